@@ -1,0 +1,1 @@
+"""Buses and stream plumbing: AXI4 signatures, queues and arbiters."""

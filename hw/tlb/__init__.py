@@ -1,0 +1,1 @@
+"""Translation look-aside buffers."""

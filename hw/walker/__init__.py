@@ -1,0 +1,1 @@
+"""The multi-context page-table walker."""
