@@ -1,0 +1,132 @@
+"""The `Result` of a run: where the time went, what moved, and the configuration it holds for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagetide.model.columnar import atomic_write_bytes
+
+__all__ = ["Result", "Transfers"]
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """What the channels carried in the measured iteration, runs of one tensor and cause joined.
+
+    Attributes:
+        channel: int64[N], index into `Result.channels`.
+        tensor: int64[N], tensor id.
+        cause: int64[N], index into `Result.causes`.
+        start_ps: int64[N], since the iteration's start.
+        end_ps: int64[N], since the iteration's start.
+        size_bytes: int64[N].
+        lost: rows that did not fit and are missing here (their bytes are in `Result.traffic_bytes` all the same).
+    """
+
+    channel: NDArray[np.int64]
+    tensor: NDArray[np.int64]
+    cause: NDArray[np.int64]
+    start_ps: NDArray[np.int64]
+    end_ps: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    lost: int
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One measured iteration of a workload under a policy. Times in picoseconds since the iteration's start.
+
+    Attributes:
+        workload, policy, profile: names.
+        system: the resolved configuration, as `System.to_dict`.
+        ready_ps: int64[K], when each kernel could start if its operands were there (the end of the one before).
+        start_ps: int64[K], when it started: all operands in GPU memory.
+        end_ps: int64[K], when it ended.
+        fault_blocks: int64[K], blocks of each kernel that took a page fault.
+        fault_batches: batches that the driver served.
+        occupancy_bytes: int64[K, 3], bytes in GPU, host and SSD when each kernel started.
+        gpu_peak_bytes: largest use of GPU memory at any time.
+        traffic_bytes: int64[4, 4], by channel and cause.
+        transfers: what was where on the channels when.
+        channels, causes: names of the rows and columns of `traffic_bytes`.
+        iterations: iterations run, the measured one included.
+        provenance: where graph, sizes and kernel times come from (`Workload.metadata`), versions.
+    """
+
+    workload: str
+    policy: str
+    profile: str
+    system: Mapping[str, Any]
+    ready_ps: NDArray[np.int64]
+    start_ps: NDArray[np.int64]
+    end_ps: NDArray[np.int64]
+    fault_blocks: NDArray[np.int64]
+    fault_batches: int
+    occupancy_bytes: NDArray[np.int64]
+    gpu_peak_bytes: int
+    traffic_bytes: NDArray[np.int64]
+    transfers: Transfers
+    channels: tuple[str, ...]
+    causes: tuple[str, ...]
+    iterations: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def total_ps(self) -> int:
+        """Length of the iteration; compute plus stall, exactly."""
+        return int(self.end_ps[-1])
+
+    @property
+    def compute_ps(self) -> int:
+        """Time in which kernels ran: what an ideal GPU would need."""
+        return int((self.end_ps - self.start_ps).sum())
+
+    @property
+    def stall_ps(self) -> int:
+        """Time in which the next kernel waited for operands or frames."""
+        return int((self.start_ps - self.ready_ps).sum())
+
+    @property
+    def fraction_of_ideal(self) -> float:
+        """Compute time over total time: 1 is a GPU with unlimited memory."""
+        return self.compute_ps / self.total_ps
+
+    def traffic(self, channel: str) -> int:
+        """Return the bytes that a channel carried, all causes together."""
+        return int(self.traffic_bytes[self.channels.index(channel)].sum())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals with units in the keys, as JSON values."""
+        return {
+            "workload": self.workload,
+            "policy": self.policy,
+            "profile": self.profile,
+            "iteration_s": self.total_ps / 1e12,
+            "compute_s": self.compute_ps / 1e12,
+            "stall_s": self.stall_ps / 1e12,
+            "fraction_of_ideal": self.fraction_of_ideal,
+            "fault_blocks": int(self.fault_blocks.sum()),
+            "fault_batches": self.fault_batches,
+            "gpu_peak_bytes": self.gpu_peak_bytes,
+            "traffic_bytes": {
+                channel: {
+                    cause: int(self.traffic_bytes[c, n]) for n, cause in enumerate(self.causes)
+                }
+                for c, channel in enumerate(self.channels)
+            },
+            "ssd_written_bytes": self.traffic("gpu->ssd"),
+            "iterations": self.iterations,
+            "system": dict(self.system),
+            "provenance": dict(self.provenance),
+        }
+
+    def save_json(self, path: Path) -> None:
+        """Write `summary` to a JSON file, atomically."""
+        atomic_write_bytes(
+            path, (json.dumps(self.summary(), indent=2, sort_keys=True) + "\n").encode()
+        )
