@@ -123,6 +123,7 @@ class Mmu(wiring.Component):
         return paths
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         config = self._config
         slot_bits = (config.miss_slots - 1).bit_length()

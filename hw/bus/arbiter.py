@@ -39,6 +39,7 @@ class RoundRobinArbiter(wiring.Component):
         )
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         ports = self._ports
         load = Signal()

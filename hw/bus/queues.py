@@ -34,6 +34,7 @@ class TwoEntryQueue(wiring.Component):
         )
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         head = Signal(self._shape, reset_less=True)
         tail = Signal(self._shape, reset_less=True)
@@ -94,6 +95,7 @@ class StreamQueue(wiring.Component):
         )
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         width = Shape.cast(self._shape).width
         m.submodules.fifo = queue = fifo.SyncFIFO(width=width, depth=self._depth)

@@ -138,6 +138,7 @@ class L1Tlb(wiring.Component):
         return self._tag_bits
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         n_slots, n_merges = self._miss_slots, self._miss_merges
         frame_bits = max(self._pa_bits - 12, FLASH_PAGE_BITS)

@@ -146,6 +146,7 @@ class Walker(wiring.Component):
         )
 
     def elaborate(self, platform):
+        """Return the hardware (Amaranth calls this)."""
         m = Module()
         contexts = self._contexts
         id_shape = unsigned(self._id_bits)
