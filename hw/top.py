@@ -195,7 +195,8 @@ class Mmu(wiring.Component):
                 l1.fills.valid.eq(
                     walker.responses.valid & (walked.tag[slot_bits:] == p)
                 ),
-                l1.fills.payload.eq(walked),
-                l1.fills.payload.tag.eq(walked.tag[:slot_bits]),
             ]
+            for name, _ in l1.fills.payload.shape():
+                # Fields one by one: the tags differ in width, so that the layouts do.
+                m.d.comb += getattr(l1.fills.payload, name).eq(getattr(walked, name))
         return m
