@@ -1,0 +1,1 @@
+"""The shipped captures, written by `pagetide.model.workload.zoo.build`."""
