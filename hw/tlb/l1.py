@@ -156,10 +156,12 @@ class L1Tlb(wiring.Component):
                 "frame": frame_bits,
             }
         )
-        entry_layout = data.StructLayout(
+        # Tag and data are signals of their own: each fits 64 bits, which simulators like.
+        tag_layout = data.StructLayout(
+            {"asid": self._asid_bits, "vpn": VPN_BITS, "page_size": PageSize}
+        )
+        data_layout = data.StructLayout(
             {
-                "asid": self._asid_bits,
-                "vpn": VPN_BITS,
                 "page_size": PageSize,
                 "aperture": PteAperture,
                 "privilege": 1,
@@ -172,8 +174,11 @@ class L1Tlb(wiring.Component):
         request_layout = self.requests.payload.shape()
 
         valid = Signal(self._entries)
-        entries = [
-            Signal(entry_layout, name=f"entry_{i}", reset_less=True) for i in range(self._entries)
+        tags = [
+            Signal(tag_layout, name=f"tag_{i}", reset_less=True) for i in range(self._entries)
+        ]
+        datas = [
+            Signal(data_layout, name=f"data_{i}", reset_less=True) for i in range(self._entries)
         ]
         slot_busy = Signal(n_slots)
         slot_stale = Signal(n_slots)
@@ -270,15 +275,15 @@ class L1Tlb(wiring.Component):
         with m.Else():
             m.d.comb += [probe_vpn.eq(s0.va[12:]), probe_asid.eq(s0.asid)]
         match_entry = Signal(self._entries)
-        for i, entry in enumerate(entries):
-            entry_64k = entry.page_size != PageSize.SIZE_4K
-            entry_2m = entry.page_size == PageSize.SIZE_2M
+        for i, tag in enumerate(tags):
+            tag_64k = tag.page_size != PageSize.SIZE_4K
+            tag_2m = tag.page_size == PageSize.SIZE_2M
             m.d.comb += match_entry[i].eq(
                 valid[i]
-                & (entry.asid == probe_asid)
-                & (entry.vpn[9:] == probe_vpn[9:])
-                & (entry_2m | probe_2m | (entry.vpn[4:9] == probe_vpn[4:9]))
-                & (entry_64k | probe_64k | (entry.vpn[:4] == probe_vpn[:4]))
+                & (tag.asid == probe_asid)
+                & (tag.vpn[9:] == probe_vpn[9:])
+                & (tag_2m | probe_2m | (tag.vpn[4:9] == probe_vpn[4:9]))
+                & (tag_64k | probe_64k | (tag.vpn[:4] == probe_vpn[:4]))
             )
         match_slot = Signal(n_slots)
         for j in range(n_slots):
@@ -392,10 +397,12 @@ class L1Tlb(wiring.Component):
         ]
 
         # Responses: a hit's, or that of a request whose walk has ended.
-        hit_entry = Signal(entry_layout)
-        for i, entry in enumerate(entries):
-            with m.If(s1_entry[i]):
-                m.d.comb += hit_entry.eq(entry)
+        # At most one entry matches, so that an OR selects.
+        hit_entry = Signal(data_layout)
+        selected = Const(0, data_layout.size)
+        for i, entry in enumerate(datas):
+            selected = selected | Mux(s1_entry[i], entry.as_value(), 0)
+        m.d.comb += hit_entry.as_value().eq(selected)
         answer = Signal(leaf_layout)
         answer_id = Signal(self._id_bits)
         answer_va = Signal(21)
@@ -492,15 +499,11 @@ class L1Tlb(wiring.Component):
         plru = Signal(self._entries)  # node k has children 2k and 2k+1; node 0 is unused
         plru_way = Signal(self._entries)
         touch = Signal(self._entries)
-        levels = self._entries.bit_length() - 1
-        for i in range(self._entries):
-            path = []
-            node = 1
-            for level in reversed(range(levels)):
-                side = (i >> level) & 1
-                path.append((node, side))
-                node = 2 * node + side
-            m.d.comb += plru_way[i].eq(Cat(plru[k] == side for k, side in path).all())
+        reached = {1: Const(1)}
+        for k in range(1, self._entries):
+            reached[2 * k] = reached[k] & ~plru[k]
+            reached[2 * k + 1] = reached[k] & plru[k]
+        m.d.comb += plru_way.eq(Cat(reached[self._entries + i] for i in range(self._entries)))
         for k in range(1, self._entries):
             # Point away from the entry touched.
             depth = k.bit_length() - 1
@@ -528,18 +531,22 @@ class L1Tlb(wiring.Component):
             m.d.comb += touch.eq(victim)
         with m.Elif(hit):
             m.d.comb += touch.eq(s1_entry)
-        for i, entry in enumerate(entries):
+        new_tag = Signal(tag_layout)
+        new_entry = Signal(data_layout)
+        m.d.comb += [
+            new_tag.asid.eq(fill_asid),
+            new_tag.vpn.eq(fill_vpn),
+            new_tag.page_size.eq(leaf.page_size),
+            new_entry.page_size.eq(leaf.page_size),
+            new_entry.aperture.eq(leaf.aperture),
+            new_entry.privilege.eq(leaf.privilege),
+            new_entry.read_only.eq(leaf.read_only),
+            new_entry.atomic_disable.eq(leaf.atomic_disable),
+            new_entry.frame.eq(leaf.frame),
+        ]
+        for i in range(self._entries):
             with m.If(install & victim[i]):
-                m.d.sync += [
-                    entry.asid.eq(fill_asid),
-                    entry.vpn.eq(fill_vpn),
-                    entry.page_size.eq(leaf.page_size),
-                    entry.aperture.eq(leaf.aperture),
-                    entry.privilege.eq(leaf.privilege),
-                    entry.read_only.eq(leaf.read_only),
-                    entry.atomic_disable.eq(leaf.atomic_disable),
-                    entry.frame.eq(leaf.frame),
-                ]
+                m.d.sync += [tags[i].eq(new_tag), datas[i].eq(new_entry)]
         # Last, so that it outranks a fill in the same cycle.
         with m.If(self.invalidate):
             m.d.sync += valid.eq(0)
