@@ -111,12 +111,12 @@ class MigrationPlan:
         if (np.diff(self.trigger) < 0).any():
             raise InputError("plan entries are not in trigger order; plan again")
 
-    def moved_bytes(self, action: Action, target: Target | None = None) -> int:
-        """Return the bytes that entries of `action` (to `target`, if given) name in one iteration."""
+    def totals(self, action: Action, target: Target | None = None) -> tuple[int, int]:
+        """Return how many entries of `action` (to `target`, if given) an iteration has, and the bytes they name."""
         chosen = self.action == action
         if target is not None:
             chosen &= self.target == target
-        return int(self.size_bytes[chosen].sum())
+        return int(chosen.sum()), int(self.size_bytes[chosen].sum())
 
     def save(self, path: Path) -> None:
         """Write to one compressed file (`.npz`); the same plan gives the same bytes."""

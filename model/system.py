@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pagetide.model.errors import InputError, did_you_mean
 from pagetide.model.units import BytesPerSecond, CapacityBytes, Hertz, Picoseconds
+from pagetide.model.yamlfile import parse_mapping, read_text
 
 __all__ = [
     "Engine",
@@ -216,19 +217,7 @@ def load_system(source: str | Path = "g10-table2", overrides: Sequence[str] = ()
             names file, line and key.
     """
     origin, text = _read(source)
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{origin}:{mark.line + 1}" if mark else origin
-        raise InputError(f"{where}: no valid YAML ({getattr(error, 'problem', error)})") from None
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise InputError(f"{origin}: a system is a mapping of sections such as 'gpu:' and 'ssd:'")
-    lines = dict(_lines(root, ()))
-    places = {path: f"{origin}:{line}" for path, line in lines.items()}
+    data, places = parse_mapping(text, origin)
     for override in overrides:
         key, separator, value = override.partition("=")
         path = tuple(key.strip().split("."))
@@ -250,21 +239,11 @@ def _read(source: str | Path) -> tuple[str, str]:
             encoding="utf-8"
         )
     path = Path(source)
-    try:
-        return str(path), path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        hint = "check the path" if path.suffix else did_you_mean(str(source), system_presets())
-        raise InputError(f"system {str(source)!r}: neither a preset nor a file; {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-
-
-def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            yield here, key.start_mark.line + 1
-            yield from _lines(value, here)
+    if not path.suffix and not path.exists():
+        raise InputError(
+            f"system {str(source)!r}: neither a preset nor a file; {did_you_mean(str(source), system_presets())}"
+        )
+    return str(path), read_text(path)
 
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object, override: str) -> None:

@@ -1,0 +1,5 @@
+"""``python -m pagetide``."""
+
+from pagetide.cli import main
+
+main()

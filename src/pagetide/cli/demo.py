@@ -1,0 +1,5 @@
+"""``pagetide demo``."""
+
+
+def demo() -> None:
+    """Demo."""
