@@ -104,7 +104,8 @@ def load_columns(
         InputError: the file is missing, is no such archive, is damaged, of another kind or of a newer version.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # From memory: numpy leaves the file open when it is damaged.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             columns = {name: archive[name] for name in archive.files}
         head = json.loads(columns.pop(_HEADER).tobytes())
         found, found_version = str(head.pop("pagetide")), int(head["version"])

@@ -111,6 +111,7 @@ def progress_bar(label: str) -> Iterator[Callable[[float], None]]:
         TimeRemainingColumn(),
         console=_status,
         transient=True,
+        disable=not _status.is_terminal,
     ) as bar:
         task: Any = bar.add_task(label, total=1.0)
 
