@@ -525,6 +525,16 @@ class PageTable:
         return self._aperture
 
     @property
+    def pa_bits(self) -> int:
+        """Implemented width of physical page addresses in bits."""
+        return self._pa_bits
+
+    @property
+    def memory_address_bits(self) -> int:
+        """Implemented width of table addresses in bits."""
+        return self._memory_address_bits
+
+    @property
     def bytes(self) -> int:
         """Memory that the tables take, in bytes."""
         return self._rows * _TABLE_BYTES
