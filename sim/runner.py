@@ -1,0 +1,146 @@
+"""The one place that runs cocotb: a built model and a test module in, a verdict out."""
+
+import os
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagetide.sim.build import Build, Trace
+
+__all__ = ["RunResult", "SimulationError", "run"]
+
+
+class SimulationError(AssertionError):
+    """A cocotb test failed, or the simulator ended without a verdict; the message says which and shows the log's end."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A passed run.
+
+    Attributes:
+        tests: names of the tests that passed.
+        seed: random seed of the run, for repeating it.
+        folder: where log and waves are.
+        waves: the waveform file, if one was asked for.
+    """
+
+    tests: tuple[str, ...]
+    seed: int
+    folder: Path
+    waves: Path | None
+
+
+def run(
+    model: Build,
+    test_module: str | Path,
+    *,
+    testcase: str | None = None,
+    seed: int = 1,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> RunResult:
+    """Run the cocotb tests of a module on a model.
+
+    Args:
+        model: from `pagetide.sim.build`.
+        test_module: dotted name, or path of a Python file.
+        testcase: run only this test of the module.
+        seed: cocotb's random seed.
+        env: further environment variables for the tests.
+        folder: where log, result and waves are left; a fresh temporary folder if not given. A model built with tracing
+            writes its waves there.
+
+    Raises:
+        SimulationError: a test failed or none ran.
+    """
+    from cocotb_tools.runner import get_runner
+
+    place = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="pagetide-sim-"))
+    place.mkdir(parents=True, exist_ok=True)
+    results, log = (place / "results.xml").resolve(), place / "sim.log"
+    results.unlink(missing_ok=True)
+    name, path = _module(test_module)
+    runner = get_runner("verilator")
+    failure = ""
+    with _import_path(path):
+        try:
+            runner.test(
+                test_module=name,
+                hdl_toplevel=model.design.top,
+                hdl_toplevel_lang="verilog",
+                testcase=testcase,
+                seed=seed,
+                build_dir=model.folder,
+                test_dir=place,
+                results_xml=str(results),
+                log_file=log,
+                test_args=["--trace"] if model.trace is not Trace.NONE else [],
+                extra_env=dict(env or {}),
+            )
+        except (SystemExit, RuntimeError, OSError) as error:
+            failure = str(error)
+    passed, failed = _verdict(results)
+    tail = (
+        "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else failure
+    )
+    if failed:
+        raise SimulationError(
+            f"{name} on {model.design.top}, seed {seed}: {len(failed)} of {len(passed) + len(failed)} tests failed\n"
+            + "\n".join(failed)
+            + f"\nend of the log:\n{tail}"
+        )
+    if not passed:
+        raise SimulationError(
+            f"{name} on {model.design.top}, seed {seed}: no test ran to its end\n{tail}"
+        )
+    waves = place / f"dump.{model.trace.value}"
+    return RunResult(tuple(passed), seed, place, waves if model.trace is not Trace.NONE else None)
+
+
+def _module(test_module: str | Path) -> tuple[str, Path | None]:
+    if isinstance(test_module, Path) or test_module.endswith(".py"):
+        path = Path(test_module).resolve()
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such test module")
+        return path.stem, path.parent
+    return test_module, None
+
+
+@contextmanager
+def _import_path(path: Path | None) -> Iterator[None]:
+    """Put a folder first on the import path: the runner hands `sys.path` to the simulator's Python."""
+    # pytest's name in the environment would change where the runner puts its files.
+    current = os.environ.pop("PYTEST_CURRENT_TEST", None)
+    if path is not None:
+        sys.path.insert(0, str(path))
+    try:
+        yield
+    finally:
+        if path is not None:
+            sys.path.remove(str(path))
+        if current is not None:
+            os.environ["PYTEST_CURRENT_TEST"] = current
+
+
+def _verdict(results: Path) -> tuple[list[str], list[str]]:
+    """Names of the passed tests; name and message of the failed ones."""
+    if not results.exists():
+        return [], []
+    passed, failed = [], []
+    for case in ElementTree.parse(results).iter("testcase"):
+        problems = [*case.findall("failure"), *case.findall("error")]
+        if problems:
+            text = (
+                problems[0].get("message")
+                or problems[0].get("error_msg")
+                or (problems[0].text or "").strip()
+            )
+            failed.append(f"  {case.get('name')}: {text}")
+        elif case.find("skipped") is None:
+            passed.append(str(case.get("name")))
+    return passed, failed
