@@ -117,11 +117,8 @@ def component_design(component: Any, top: str = "dut", probes: Iterable[str] = (
     ports = [port["name"] for port in sidecar(component)["ports"]]
     text = generate_verilog(component, top)
     names = dict.fromkeys([*ports, *probes])
-    clocked = (
-        [name for name in ("clk", "rst") if f" {name};" in text.split("endmodule")[0]]
-        if "clk" in text
-        else []
-    )
+    head = text[text.rindex(f"module {top}(") :].split(";", 1)[0]
+    clocked = [name for name in ("clk", "rst") if name in re.split(r"[(),\s]+", head)]
     return Design(
         top=top,
         sources={f"{top}.v": text},
