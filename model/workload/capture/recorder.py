@@ -204,6 +204,16 @@ _READS_OUTPUT_SIZE = {
     "aten.take": "self",
 }
 
+# Arguments that are read twice: a reduction over them must end before they are used element by element, and they do not
+# fit on the chip between. (Layer normalisation reduces its rows on the chip; its weight gradients need a second pass.)
+_READ_TWICE = {
+    "aten.native_batch_norm": ("input",),
+    "aten.native_batch_norm_backward": ("input", "grad_out"),
+    "aten.native_layer_norm_backward": ("input", "grad_out"),
+    "aten.native_group_norm": ("input",),
+    "aten.native_group_norm_backward": ("input", "grad_out"),
+}
+
 # Written argument of which only as many elements are read and written as the named source has.
 _WRITES_SOURCE_SIZE = {
     "aten.index_put_": "values",
@@ -319,12 +329,15 @@ def _recorder(torch: Any, recording: Recording, storages: _Storages, host: set[i
 
         def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
             if self.phase == Phase.FORWARD:
-                # The node that will run this operator's backward pass has been made just before.
-                self.module_of_node[torch.autograd._get_sequence_nr() - 1] = self.module[-1]
+                # The node that will run this operator's backward pass has been made just before. An operator that
+                # needs no gradient makes none and must not take the last one's place.
+                node = torch.autograd._get_sequence_nr() - 1
+                self.module_of_node.setdefault(node, self.module[-1])
             base = str(func).rsplit(".", 1)[0]
             schema = func._schema.arguments
             arguments = dict(zip((a.name for a in schema), args, strict=False))
             arguments.update(kwargs)
+            overwritten_names = {a.name for a in schema if a.is_out}
             written_names = {
                 a.name for a in schema if a.alias_info is not None and a.alias_info.is_write
             }
@@ -350,10 +363,12 @@ def _recorder(torch: Any, recording: Recording, storages: _Storages, host: set[i
                     source = arguments.get(_WRITES_SOURCE_SIZE.get(base, ""))
                     if name in written_names and isinstance(source, torch.Tensor):
                         size = _distinct_bytes(source)
+                    if name in _READ_TWICE.get(base, ()):
+                        size *= 2
                     if name in written_names:
                         written[number] = None
                         traffic += size
-                        if base in _OVERWRITES:
+                        if base in _OVERWRITES or name in overwritten_names:
                             continue
                     read[number] = None
                     if view not in counted:
@@ -433,6 +448,9 @@ def record_step(
     saved = torch.get_default_dtype()
     with FakeTensorMode(allow_non_fake_inputs=True), contextlib.ExitStack() as stack:
         stack.enter_context(_no_initialisation(torch))
+        # Recurrent layers then run as matrix products, and not as one operator that only a CPU has.
+        (onednn, *_) = torch.backends.mkldnn.set_flags(_enabled=False, _fp32_precision=None)
+        stack.callback(torch.backends.mkldnn.set_flags, _enabled=onednn, _fp32_precision=None)
         torch.set_default_dtype(getattr(torch, dtype))
         try:
             made = build(batch) if seq is None else build(batch, seq)
@@ -440,6 +458,13 @@ def record_step(
             raise InputError(
                 f"the build function looks at a tensor's values ({error}), and fake tensors have none; "
                 "make the model without doing so"
+            ) from None
+        except RuntimeError as error:
+            if "Couldn't swap" not in str(error):
+                raise
+            raise InputError(
+                "the build function converts a module that exists (with .to(), .half() or alike), which fake tensors "
+                "do not allow; make it in the right type, for instance with capture_step's dtype"
             ) from None
         finally:
             torch.set_default_dtype(saved)
@@ -450,6 +475,13 @@ def record_step(
             raise InputError(
                 f"the training step looks at a tensor's values ({error}), and fake tensors have none; "
                 "take that part out of the step"
+            ) from None
+        except NotImplementedError as error:
+            if "Cannot access storage" not in str(error):
+                raise
+            raise InputError(
+                f"the training step uses a tensor without storage ({error}), such as a sparse gradient; "
+                "use dense tensors"
             ) from None
 
 

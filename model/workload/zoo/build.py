@@ -14,7 +14,12 @@ from pagetide.model.errors import InputError, did_you_mean
 from pagetide.model.workload.capture.fit import capture_function, capture_step
 from pagetide.model.workload.capture.format import Capture
 from pagetide.model.workload.capture.optimizers import RULES_PATH, optimizer_rule
-from pagetide.model.workload.capture.recorder import TrainingStep, import_torch, record_step
+from pagetide.model.workload.capture.recorder import (
+    TrainingStep,
+    import_torch,
+    import_zoo_library,
+    record_step,
+)
 from pagetide.model.workload.workload import Phase, TensorKind
 from pagetide.model.workload.zoo import DATA_FOLDER, capture_path
 from pagetide.model.workload.zoo.models import MODELS
@@ -125,6 +130,9 @@ def capture_model(
 ) -> Capture:
     """Capture a model of the zoo, without optimizer, as the shipped captures are made."""
     model = MODELS[name]
+    import_torch()
+    if model.library:
+        import_zoo_library(model.library)
     code = model.library or "pagetide"
     return capture_step(
         model.build,
