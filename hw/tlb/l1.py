@@ -36,7 +36,7 @@ class L1Tlb(wiring.Component):
     *Latency.* A hit is answered `latency` cycles after the request is accepted, if nothing is in its way.
     *Throughput.* One hit per cycle. A finished walk takes one cycle per waiting request (and one more with latency 2), in which
     nothing else is looked up.
-    *Ordering.* Responses come out of order: hits overtake misses. Requests to one page that wait on one walk are answered in order.
+    *Ordering.* Responses come out of order: hits overtake misses, and with latency 2 even requests to one page may change places.
     *One answer.* Every accepted request gets exactly one response.
     *Backpressure.* `requests.ready` comes from registers and depends on no wire of the other ports. `fills` is always ready, so that an
     L1 whose requester does not take responses never holds up the walker.
@@ -76,6 +76,8 @@ class L1Tlb(wiring.Component):
         Strobe: drop all entries.
     quiet : Out(1)
         No response and no walk from before the last `invalidate` is left. Valid from the cycle after the strobe.
+    valid : Out(entries)
+        Entries that hold a page, for probes.
     counters : Out
         `L1_COUNTERS`.
     """
@@ -126,6 +128,7 @@ class L1Tlb(wiring.Component):
                 ),
                 "invalidate": In(1),
                 "quiet": Out(1),
+                "valid": Out(entries),
                 "counters": Out(
                     wiring.Signature({name: Out(unsigned(counter_bits)) for name in L1_COUNTERS})
                 ),
@@ -173,7 +176,7 @@ class L1Tlb(wiring.Component):
         token_layout = data.StructLayout({"id": self._id_bits, "offset": 12, "access": Access})
         request_layout = self.requests.payload.shape()
 
-        valid = Signal(self._entries)
+        valid = self.valid
         tags = [
             Signal(tag_layout, name=f"tag_{i}", reset_less=True) for i in range(self._entries)
         ]
@@ -254,9 +257,12 @@ class L1Tlb(wiring.Component):
         hold = Signal(request_layout, reset_less=True)
         s0_valid = Signal()
         s0 = Signal(request_layout)
+        # The select stage has a request that was on hold before. No new one is taken then, lest they keep
+        # overtaking it.
+        s1_again = Signal()
         m.d.comb += [
-            self.requests.ready.eq(~hold_valid & ~fill_busy),
-            s0_valid.eq(~fill_busy & (hold_valid | self.requests.valid)),
+            self.requests.ready.eq(~hold_valid & ~fill_busy & ~s1_again),
+            s0_valid.eq(hold_valid & ~fill_busy | self.requests.valid & self.requests.ready),
             s0.eq(Mux(hold_valid, hold, self.requests.payload)),
         ]
 
@@ -317,6 +323,7 @@ class L1Tlb(wiring.Component):
                 m.d.sync += [
                     s1_full.eq(s0_valid),
                     s1_request.eq(s0),
+                    s1_again.eq(hold_valid),
                     s1_entry.eq(match_entry),
                     s1_slot.eq(match_slot),
                     s1_old_entries.eq(changed_entries),
@@ -577,7 +584,7 @@ class L1Tlb(wiring.Component):
             & (response.status != Status.SPARSE),
             "fills": install & ~self.invalidate,
             "dropped_fills": retire & good & fill_stale,
-            "hold_cycles": hold_valid,
+            "hold_cycles": hold_valid | s1_again,
         }
         for name in L1_COUNTERS:
             counter = getattr(self.counters, name)

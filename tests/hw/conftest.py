@@ -8,6 +8,22 @@ from amaranth.sim import Simulator
 from pagetide.hw.bus.axi4 import Response
 
 
+# Amaranth's `repeat` and `until` are avoided: a bench left hanging in them upsets the garbage collector, which hides the failure.
+
+
+async def wait(ctx, cycles):
+    """Let `cycles` clock edges pass."""
+    for _ in range(cycles):
+        await ctx.tick()
+
+
+async def until(ctx, signal):
+    """Let clock edges pass up to and including the first at which `signal` is 1."""
+    seen = False
+    while not seen:
+        _, _, seen = await ctx.tick().sample(signal)
+
+
 async def stream_put(ctx, stream, value):
     """Offer one item (a dict of fields or a plain value) until it is taken."""
     if isinstance(value, dict):
@@ -16,14 +32,16 @@ async def stream_put(ctx, stream, value):
     else:
         ctx.set(stream.payload, value)
     ctx.set(stream.valid, 1)
-    await ctx.tick().until(stream.ready)
+    await until(ctx, stream.ready)
     ctx.set(stream.valid, 0)
 
 
 async def stream_get(ctx, stream):
     """Take one item."""
     ctx.set(stream.ready, 1)
-    (payload,) = await ctx.tick().sample(stream.payload).until(stream.valid)
+    valid = False
+    while not valid:
+        _, _, valid, payload = await ctx.tick().sample(stream.valid, stream.payload)
     ctx.set(stream.ready, 0)
     return payload
 
@@ -106,17 +124,24 @@ class Tools:
 
     put = staticmethod(stream_put)
     get = staticmethod(stream_get)
+    wait = staticmethod(wait)
+    until = staticmethod(until)
     rules = staticmethod(stream_rules)
     Memory = Memory
 
     @staticmethod
-    def simulate(dut, *benches, background=()):
-        """Run `benches` to their ends, with `background` ones beside them, at a 1 MHz clock."""
+    def simulate(dut, *benches, background=(), cycles=20_000):
+        """Run `benches` to their ends, with `background` ones beside them; a hang ends with an error after `cycles`."""
+
+        async def watchdog(ctx):
+            await wait(ctx, cycles)
+            raise AssertionError(f"not finished after {cycles} cycles")
+
         simulator = Simulator(dut)
         simulator.add_clock(1e-6)
         for bench in benches:
             simulator.add_testbench(bench)
-        for bench in background:
+        for bench in (*background, watchdog):
             simulator.add_testbench(bench, background=True)
         simulator.run()
 

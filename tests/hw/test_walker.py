@@ -269,7 +269,7 @@ def test_root_is_taken_when_the_walk_begins(pysim):
 
     async def send(ctx):
         await pysim.put(ctx, dut.requests, {"tag": 0, "vpn": BASE >> 12})
-        await ctx.tick().until(dut.walk_start)
+        await pysim.until(ctx, dut.walk_start)
         ctx.set(dut.root.address, b.root)
         await pysim.put(ctx, dut.requests, {"tag": 1, "vpn": BASE >> 12})
 
