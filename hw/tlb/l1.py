@@ -70,8 +70,8 @@ class L1Tlb(wiring.Component):
     responses : Out(stream of TranslationResponse)
     misses : Out(stream of WalkRequest)
         Walks to do; the tag is the miss slot.
-    fills : In(stream of WalkResponse, always ready)
-        Finished walks.
+    fills : In(stream of WalkResponse)
+        Finished walks; always ready.
     invalidate : In(1)
         Strobe: drop all entries.
     quiet : Out(1)
@@ -122,9 +122,7 @@ class L1Tlb(wiring.Component):
                 ),
                 "misses": Out(stream.Signature(WalkRequest(tag_bits=self._tag_bits))),
                 "fills": In(
-                    stream.Signature(
-                        WalkResponse(tag_bits=self._tag_bits, pa_bits=pa_bits), always_ready=True
-                    )
+                    stream.Signature(WalkResponse(tag_bits=self._tag_bits, pa_bits=pa_bits))
                 ),
                 "invalidate": In(1),
                 "quiet": Out(1),
@@ -226,6 +224,7 @@ class L1Tlb(wiring.Component):
             fill_write.data.frame.eq(fills.frame),
             fill_queue.i.payload.eq(fills.tag),
             fill_queue.i.valid.eq(self.fills.valid),
+            self.fills.ready.eq(1),
         ]
 
         # One finished walk at a time: compare (a cycle of its own if split), install, answer its requests.

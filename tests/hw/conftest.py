@@ -8,9 +8,8 @@ from amaranth.sim import Simulator
 from pagetide.hw.bus.axi4 import Response
 
 
-# Amaranth's `repeat` and `until` are avoided: a bench left hanging in them upsets the garbage collector, which hides the failure.
-
-
+# Amaranth's `repeat` and `until` are avoided here: a bench left hanging in them upsets the garbage
+# collector, which then hides why it hung.
 async def wait(ctx, cycles):
     """Let `cycles` clock edges pass."""
     for _ in range(cycles):

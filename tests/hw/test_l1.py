@@ -566,5 +566,5 @@ def test_refusals():
         with pytest.raises(ValueError) as caught:
             make(**parameters)
         assert str(caught.value) == message
-    with pytest.raises(TypeError, match="^L1 entries must be an integer from 4 to 64, not '8'$"):
+    with pytest.raises(TypeError, match=r"^L1 entries must be an integer from 4 to 64, not '8'$"):
         make(entries="8")

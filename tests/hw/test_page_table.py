@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -144,7 +146,7 @@ def test_64k_table_pointer_has_shift_8():
         table.map(BASE + region * (2 << 20), PageSize.SIZE_64K, Location.GPU, 0x100 << 4)
     addresses = {int(table.entry_address(BASE + r * (2 << 20), Level.PT64K)) for r in range(3)}
     places = sorted(address & ~0xFF for address in addresses)
-    assert [b - a for a, b in zip(places, places[1:], strict=False)] == [256, 256]
+    assert [b - a for a, b in itertools.pairwise(places)] == [256, 256]
     entry = int(table.entry_address(BASE + (2 << 20), Level.PDE0))
     low = table.image().read(entry)
     assert PDE0.decode(low)["address_big_vid"] << 8 == places[1]
@@ -323,8 +325,12 @@ def test_vectorised_walk_agrees_with_scalar_walk(seed):
 @given(
     pages=st.lists(
         st.tuples(
-            st.integers(0, 3), st.integers(0, 31), st.integers(0, 15), st.sampled_from(PageSize),
-            st.sampled_from(Location), st.integers(0, (1 << 16) - 1),
+            st.integers(0, 3),
+            st.integers(0, 31),
+            st.integers(0, 15),
+            st.sampled_from(PageSize),
+            st.sampled_from(Location),
+            st.integers(0, (1 << 16) - 1),
         ),
         max_size=30,
     )
@@ -415,7 +421,9 @@ def test_2m_page_takes_the_place_of_smaller_ones_and_back():
     table.unmap(BASE, PageSize.SIZE_2M)
     table.map(BASE, PageSize.SIZE_64K, Location.GPU, 16)
     assert table.translate(BASE).pa == 16 << 12
-    with pytest.raises(ValueError, match=f"^Address {BASE:#x} lies under a 64 KB entry; unmap that"):
+    with pytest.raises(
+        ValueError, match=f"^Address {BASE:#x} lies under a 64 KB entry; unmap that"
+    ):
         table.map(BASE, PageSize.SIZE_4K, Location.GPU, 5)
 
 
@@ -446,9 +454,13 @@ def test_refusals():
         r"not 0x400000000000$",
     ):
         table.map(0, PageSize.SIZE_4K, Location.HOST, 1 << 46)
-    with pytest.raises(ValueError, match=r"^Virtual address must fit 49 bits, not 0x2000000000000$"):
+    with pytest.raises(
+        ValueError, match=r"^Virtual address must fit 49 bits, not 0x2000000000000$"
+    ):
         table.translate(1 << 49)
-    with pytest.raises(ValueError, match=r"^Virtual addresses must fit 49 bits, not 0x2000000000000"):
+    with pytest.raises(
+        ValueError, match=r"^Virtual addresses must fit 49 bits, not 0x2000000000000"
+    ):
         table.translate_many([1 << 49])
     table.poke(BASE, Level.PDE1, PDE.encode(is_pte=1))
     with pytest.raises(ValueError, match=r"has a leaf in its PDE1; unmap it first$"):

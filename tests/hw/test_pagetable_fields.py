@@ -128,14 +128,14 @@ def test_location_words_leave_the_formats_other_meanings_alone():
 
 
 def test_encode_refuses_unknown_field():
-    with pytest.raises(ValueError, match=r"^'NVIDIA v2 PDE, levels 3 to 1' has no field 'adress'; its"):
+    with pytest.raises(
+        ValueError, match=r"^'NVIDIA v2 PDE, levels 3 to 1' has no field 'adress'; its"
+    ):
         PDE.encode(adress=1)
 
 
 def test_encode_refuses_value_that_does_not_fit():
-    message = (
-        r"^Field 'vol' of 'NVIDIA v2 PTE \(4 KB, 64 KB, 2 MB\)' takes 0 to 0x1, not 0x2$"
-    )
+    message = r"^Field 'vol' of 'NVIDIA v2 PTE \(4 KB, 64 KB, 2 MB\)' takes 0 to 0x1, not 0x2$"
     with pytest.raises(ValueError, match=message):
         PTE.encode(vol=2)
     with pytest.raises(ValueError, match=message):

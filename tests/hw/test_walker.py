@@ -1,5 +1,6 @@
 # amaranth: UnusedElaboratable=no
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -281,7 +282,9 @@ def test_root_is_taken_when_the_walk_begins(pysim):
 
 def test_location_word_comes_back_raw_without_another_read(pysim):
     table = PageTable()
-    table.map(BASE, PageSize.SIZE_64K, Location.FLASH, 0xAB_CDEF_0123, generation=0x99, read_only=True)
+    table.map(
+        BASE, PageSize.SIZE_64K, Location.FLASH, 0xAB_CDEF_0123, generation=0x99, read_only=True
+    )
     bench = Bench(pysim, make(), table.image(), [BASE]).run()
     word = table.image().read(int(table.entry_address(BASE, Level.PT64K)))
     assert bench.answers[0].word == word
@@ -344,7 +347,7 @@ def test_cycles_per_walk_as_documented(pysim, contexts, latency, pipelined):
     expected = levels * (latency + 1 + pipelined) + 1
     for cycles in starts.values():
         assert len(cycles) == 4
-        assert [b - a for a, b in zip(cycles, cycles[1:], strict=False)] == [expected] * 3
+        assert [b - a for a, b in itertools.pairwise(cycles)] == [expected] * 3
 
 
 def test_refusals():
