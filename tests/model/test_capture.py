@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,10 @@ def test_limits_of_a_capture(linear: Capture) -> None:
         fixed.workload(batch=9)
     with pytest.raises(InputError, match="recorded with optimizer 'adam', not 'sgd'"):
         linear.with_optimizer("adam").workload(batch=1, optimizer="sgd")
+    from_two = replace(linear, metadata={"precision": "fp32", "min_batch": 2})
+    assert from_two.workload(batch=2).metadata["batch"] == 2
+    with pytest.raises(InputError, match="holds from batch 2 on, not for 1"):
+        from_two.workload(batch=1)
     trained = linear.with_optimizer("adam")
     assert trained.with_optimizer("adam") is trained
 
@@ -186,8 +191,6 @@ def test_fit_is_exact_and_refuses_fractions() -> None:
     basis = [(i, j) for j in range(3) for i in range(2)]
     want = np.array([[7, 2**50 + 1, 0, 3, 11, 5]])
     values = [evaluate(want, basis, b, s).tolist() for b, s in points]
-    from fractions import Fraction
-
     inverse = _inverse([[Fraction(b**i * s**j) for i, j in basis] for b, s in points])
     assert np.array_equal(_fit("x", inverse, values), want)
     values[0][0] += 1

@@ -165,6 +165,27 @@ def test_one_batch_alone() -> None:
     assert graph(capture.workload()) == graph(many.workload(batch=4))
 
 
+def test_sizes_depend_on_the_sequence_length() -> None:
+    """Attention probabilities with the square of it; checked to the byte at a length and batch outside the fit."""
+    import torch
+
+    def build(batch: int, seq: int) -> tuple[object, ...]:
+        layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        return layer, torch.randn(batch, seq, 32), lambda out: out.sum()
+
+    capture = capture_step(build, seq=(8, 12, 20, 2, 28))
+    assert (capture.metadata["min_batch"], capture.metadata["min_seq"]) == (2, 2)
+    step = capture.workload(batch=6, seq=50)
+    (probabilities,) = {
+        int(step.tensors.size_bytes[step.outputs[k][0]])
+        for k, name in enumerate(step.kernels.names)
+        if name.endswith("softmax")
+    }
+    assert probabilities == 4 * 6 * 4 * 50 * 50
+    alone = capture_step(lambda batch: build(batch, 50), batch=6)
+    assert graph(alone.workload()) == graph(step)
+
+
 def test_graph_that_depends_on_the_batch_is_refused() -> None:
     import torch
 

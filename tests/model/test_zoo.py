@@ -139,6 +139,29 @@ def test_grouped_convolution_backward_is_not_counted_as_dense() -> None:
     assert ratio == pytest.approx(2.0, abs=0.01)
 
 
+def test_one_sample_is_a_step_of_its_own() -> None:
+    """A transpose over a dimension of 1 is contiguous, so PyTorch leaves out the copies around attention."""
+
+    def copies(batch: int) -> int:
+        names = zoo.load("bert-base", batch=batch).kernels.names
+        return sum(name.endswith(":clone") for name in names)
+
+    assert copies(3) == copies(2) > copies(1)
+    assert phase_flops(zoo.load("bert-base", batch=1), Phase.FORWARD) * 2 == phase_flops(
+        zoo.load("bert-base", batch=2), Phase.FORWARD
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"inception-v3"}))
+@pytest.mark.parametrize("precision", list(zoo.PRECISIONS))
+def test_smallest_steps(name: str, precision: str) -> None:
+    seq = 2 if "seq" in zoo.describe(name) else None
+    step = zoo.load(name, batch=1, precision=precision, seq=seq)
+    assert np.all(step.kernels.flops >= 0)
+    assert step.metadata["batch"] == 1
+    assert step.metadata["parameters"] == PARAMETERS[name]
+
+
 def test_default_optimizers() -> None:
     assert zoo.load("resnet50", batch=1).metadata["optimizer"] == "sgd"
     assert zoo.load("gpt2", batch=1).metadata["optimizer"] == "adamw"
@@ -226,6 +249,9 @@ def test_shipped_files_are_small() -> None:
         ("gpt2", {"batch": 10**15}, "do not fit 63 bits"),
         ("gpt2", {"seq": 1025}, "over the model's limit of 1024"),
         ("gpt2", {"seq": 0}, "sequence length must be a positive whole number"),
+        ("gpt2", {"seq": 1}, "holds from sequence length 2 on, not for 1"),
+        # Its auxiliary classifier normalises over one value a channel and sample.
+        ("inception-v3", {}, "holds from batch 2 on, not for 1"),
         ("resnet50", {"seq": 128}, "has no sequence length"),
     ],
 )

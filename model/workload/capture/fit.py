@@ -46,9 +46,11 @@ def capture_step(
     Args:
         build: ``build(batch)``, or ``build(batch, seq)`` if `seq` is given, returns ``(model, inputs, loss)`` or
             ``(model, inputs, loss, optimizer)``, or a `TrainingStep`; see `record_step`.
-        batch: three batches or more, all different: the first two fix the fit, the others check it. One number records
-            that batch alone; the capture then holds for it only.
+        batch: three batches or more, all different: the first two fix the fit, the others check it. The capture holds
+            from the smallest of them on; with one sample PyTorch often leaves out copies, so the step at batch 1 is
+            another. One number records that batch alone; the capture then holds for it only.
         seq: None, or four sequence lengths or more: the first three fix a fit of second degree, the others check it.
+            The capture holds from the shortest on.
         name: name of the capture; None takes the function's name.
         default_seq: sequence length that a workload has unless another is asked for; None takes the last of `seq`.
         dtype: default floating-point type while `build` runs.
@@ -120,7 +122,10 @@ def capture_step(
     }
     if len(batches) == 1:
         info["batch"] = batches[0]
-    if lengths[-1] is not None:
+    else:
+        info["min_batch"] = min(batches)
+    if seq is not None:
+        info["min_seq"] = min(seq)
         info["seq"] = default_seq if default_seq is not None else lengths[-1]
         if base.max_seq is not None:
             info["max_seq"] = base.max_seq

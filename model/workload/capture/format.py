@@ -80,7 +80,7 @@ class Capture:
         outputs: tensors each kernel writes.
         metadata: provenance and limits. Keys used here: ``precision`` (``"fp32"``, ``"bf16"``, ``"fp16"`` or
             ``"mixed"``), ``batch`` (int if the sizes hold for one batch
-            only), ``seq`` (the default length), ``max_seq``, ``optimizer`` (name of the recorded optimizer; absent if
+            only), ``min_batch``, ``seq`` (the default length), ``min_seq``, ``max_seq``, ``optimizer`` (name of the recorded optimizer; absent if
             the step was recorded without one).
     """
 
@@ -271,7 +271,13 @@ class Capture:
             raise InputError(
                 f"capture {self.name!r}: a batch is needed; give a positive whole number"
             )
-        return _positive(batch, f"capture {self.name!r}: batch")
+        batch = _positive(batch, f"capture {self.name!r}: batch")
+        least = int(self.metadata.get("min_batch", 1))
+        if batch < least:
+            raise InputError(
+                f"capture {self.name!r}: holds from batch {least} on, not for {batch}; record that batch alone"
+            )
+        return batch
 
     def _seq(self, seq: int | None) -> int:
         default = self.metadata.get("seq")
@@ -285,6 +291,11 @@ class Capture:
             )
         limit = self.metadata.get("max_seq")
         seq = _positive(seq, f"capture {self.name!r}: sequence length")
+        least = int(self.metadata.get("min_seq", 1))
+        if seq < least:
+            raise InputError(
+                f"capture {self.name!r}: holds from sequence length {least} on, not for {seq}"
+            )
         if limit is not None and seq > limit:
             raise InputError(
                 f"capture {self.name!r}: sequence length {seq} is over the model's limit of {limit}"

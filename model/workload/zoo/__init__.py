@@ -1,7 +1,8 @@
 """The model zoo: captures of public model code that ship with the package, at any batch, on a named GPU.
 
 A capture is one forward and backward pass as PyTorch runs it, one kernel an operator; the optimizer step is appended.
-Sizes are polynomials of batch and sequence length, fitted to recordings and checked to the byte at one point more.
+Sizes are polynomials of batch and sequence length, fitted to recordings and checked to the byte at more points. Batch
+1 has a recording of its own where PyTorch then leaves out copies.
 
 ``fp32`` and ``bf16`` are whole steps in that type: weights, gradients, optimizer states and activations. ``tf32`` is
 the fp32 step with its matrix products and convolutions on tensor cores.
@@ -35,9 +36,15 @@ PRECISIONS = {"fp32": ("fp32", "fp32"), "tf32": ("fp32", "tf32"), "bf16": ("bf16
 """Precision: the capture it uses, and the arithmetic of 32-bit matrix products and convolutions in it."""
 
 
-def capture_path(name: str, precision: str) -> Path:
-    """Return the file of a model's capture; `precision` is ``"fp32"`` or ``"bf16"``."""
-    return DATA_FOLDER / f"{name}-{precision}.npz"
+def capture_path(name: str, precision: str, *, one_sample: bool = False) -> Path:
+    """Return the file of a model's capture.
+
+    Args:
+        name: the model's name.
+        precision: ``"fp32"`` or ``"bf16"``.
+        one_sample: the file of the step at batch 1, where that is another step.
+    """
+    return DATA_FOLDER / f"{name}-{precision}{'-b1' if one_sample else ''}.npz"
 
 
 @cache
@@ -51,17 +58,28 @@ def names() -> list[str]:
 
 
 @cache
-def _load_capture(name: str, file: str) -> Capture:
-    return Capture.load(capture_path(name, file))
+def _load_capture(path: Path) -> Capture:
+    return Capture.load(path)
 
 
-def capture(name: str, precision: str = "fp32") -> Capture:
-    """Return a model's shipped capture, which holds at every batch; raises `InputError` for an unknown name."""
+def capture(name: str, precision: str = "fp32", *, one_sample: bool = False) -> Capture:
+    """Return a model's shipped capture.
+
+    Args:
+        name: one of `names`.
+        precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``.
+        one_sample: take the step at batch 1, where that is another step: PyTorch leaves out copies then.
+
+    Raises:
+        InputError: a name is unknown.
+    """
     if name not in _names():
         raise InputError(f"unknown model {name!r}; {did_you_mean(name, _names())}")
     if precision not in PRECISIONS:
         raise InputError(f"unknown precision {precision!r}; {did_you_mean(precision, PRECISIONS)}")
-    return _load_capture(name, PRECISIONS[precision][0])
+    file = PRECISIONS[precision][0]
+    path = capture_path(name, file, one_sample=one_sample)
+    return _load_capture(path if path.is_file() else capture_path(name, file))
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -118,7 +136,7 @@ def load(
     >>> bert.metadata["parameters"], bert.metadata["seq"]
     (109514298, 128)
     """
-    found = capture(name, precision)
+    found = capture(name, precision, one_sample=batch == 1)
     device = gpu_preset(gpu)
     device.peak(precision)
     rule = optimizer_rule(optimizer or str(found.metadata["default_optimizer"]))

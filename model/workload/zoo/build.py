@@ -24,7 +24,14 @@ from pagetide.model.workload.workload import Phase, TensorKind
 from pagetide.model.workload.zoo import DATA_FOLDER, capture_path
 from pagetide.model.workload.zoo.models import MODELS
 
-__all__ = ["OPTIMIZERS", "capture_model", "capture_target", "make_optimizer", "record_rule"]
+__all__ = [
+    "OPTIMIZERS",
+    "capture_model",
+    "capture_one_sample",
+    "capture_target",
+    "make_optimizer",
+    "record_rule",
+]
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1, "momentum": 0.9}),
@@ -34,7 +41,8 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Optimizers with a shipped rule: class in ``torch.optim`` and its arguments."""
 
 _BATCHES = (2, 3, 5)
-_LENGTHS = (48, 80, 112, 208)
+_BATCHES_FROM_ONE = (2, 3, 1, 5)
+_LENGTHS = (48, 80, 112, 2, 208)
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -128,7 +136,37 @@ def capture_target(
 def capture_model(
     name: str, precision: str, progress: Callable[[str], None] | None = None
 ) -> Capture:
-    """Capture a model of the zoo, without optimizer, as the shipped captures are made."""
+    """Capture a model of the zoo, without optimizer, as the shipped captures are made.
+
+    The capture holds from batch 1 on if the step there runs the same operators, else from batch 2 on.
+    """
+    if MODELS[name].seq is None:
+        try:
+            return _capture(name, precision, _BATCHES_FROM_ONE, progress)
+        except ValueError:
+            # The graph differs at one sample, or the model refuses to be trained on one.
+            pass
+    return _capture(name, precision, _BATCHES, progress)
+
+
+def capture_one_sample(name: str, precision: str) -> Capture | None:
+    """Capture a model of the zoo at batch 1 alone; None if the model refuses to be trained on one sample."""
+    try:
+        return _capture(name, precision, 1, None)
+    except InputError:
+        raise
+    except ValueError as error:
+        if "Expected more than 1 value per channel" in str(error):
+            return None
+        raise
+
+
+def _capture(
+    name: str,
+    precision: str,
+    batch: int | Sequence[int],
+    progress: Callable[[str], None] | None,
+) -> Capture:
     model = MODELS[name]
     import_torch()
     if model.library:
@@ -136,7 +174,7 @@ def capture_model(
     code = model.library or "pagetide"
     return capture_step(
         model.build,
-        batch=_BATCHES,
+        batch=batch,
         seq=None if model.seq is None else _LENGTHS,
         default_seq=model.seq,
         name=name,
@@ -163,16 +201,24 @@ def _write_rules() -> None:
 def main() -> None:
     """Write the files of the models on the command line; of all models, and the optimizer rules, if there is none."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", choices=[*MODELS, []])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     models = parser.parse_args().models
+    for name in models:
+        if name not in MODELS:
+            parser.error(f"unknown model {name!r}; {did_you_mean(name, MODELS)}")
     if not models:
         _write_rules()
     DATA_FOLDER.mkdir(exist_ok=True)
     for name in models or MODELS:
         for precision in _DTYPES:
-            path = capture_path(name, precision)
-            capture_model(name, precision).save(path)
-            print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
+            captures = {capture_path(name, precision): capture_model(name, precision)}
+            if all(found.metadata["min_batch"] > 1 for found in captures.values()):
+                one = capture_one_sample(name, precision)
+                if one is not None:
+                    captures[capture_path(name, precision, one_sample=True)] = one
+            for path, found in captures.items():
+                found.save(path)
+                print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
 
 
 if __name__ == "__main__":
