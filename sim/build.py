@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import cocotb_tools.config
 import platformdirs
 from filelock import FileLock
 
@@ -204,10 +206,30 @@ def _key(design: Design, trace: Trace) -> str:
         "trace": trace.value,
         "verilator": _verilator()[1],
         "cocotb": version("cocotb"),
+        "libraries": str(cocotb_tools.config.libs_dir),  # the program is linked to where they lie
         "compiler": _compiler_version(),
         "recipe": 2,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _runtime_key(design: Design, trace: Trace) -> str:
+    """Key of Verilator's own runtime objects: they depend on tool versions and on what is switched on, not on the design."""
+    parts = [_verilator()[1], _compiler_version(), trace.value, str("--timing" in design.args)]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:20]
+
+
+def _keep_runtime(runtime: Path, work: Path) -> None:
+    """Keep the runtime objects of a build for the next: compiling them takes longer than a small design."""
+    if runtime.exists():
+        return
+    spare = Path(tempfile.mkdtemp(dir=runtime.parent, prefix=f".{runtime.name}."))
+    for compiled in work.glob("verilated*.o"):
+        shutil.copy(compiled, spare)
+    try:
+        spare.rename(runtime)
+    except OSError:  # another builder was faster
+        shutil.rmtree(spare, ignore_errors=True)
 
 
 def _compiler_version() -> str:
@@ -287,6 +309,11 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
         elif path.suffix == ".cpp":
             native.append(str(path))
     log = work / "build.log"
+    runtime = cache_folder() / f"runtime-{_runtime_key(design, trace)}"
+    later = time.time() + 3600
+    for compiled in runtime.glob("*.o"):
+        # Dated ahead: make would compile them again, since they depend on the makefile that is about to be written.
+        os.utime(shutil.copy(compiled, work), (later, later))
     tracing = {Trace.NONE: [], Trace.VCD: ["--trace-vcd"], Trace.FST: ["--trace-fst"]}[trace]
     with _environment():
         runner = get_runner("verilator")
@@ -325,5 +352,6 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
             raise BuildError(
                 f"the model of {design.top!r} does not build; end of the log:\n{tail}"
             ) from None
+    _keep_runtime(runtime, work)
     for leftover in (*work.glob("*.o"), *work.glob("*.gch"), *work.glob("*.a")):
         leftover.unlink()

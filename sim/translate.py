@@ -22,13 +22,25 @@ from pagetide.hw.pagetable.nvidia_v2 import PteAperture, Status
 from pagetide.hw.pagetable.table import TableImage
 from pagetide.hw.top import Mmu
 from pagetide.model.errors import InputError
-from pagetide.model.workload.lowering import AccessStream
+from pagetide.model.plan import MigrationPlan
+from pagetide.model.workload import Workload
+from pagetide.model.workload.lowering import AccessStream, lay_out, lower
 from pagetide.sim import bench
 from pagetide.sim.build import Build, Trace, build
+from pagetide.sim.placement import locations_of_plan, place
 from pagetide.sim.runner import run as run_cocotb
 from pagetide.sim.scoreboard import RECORD, Verdict, judge
 
-__all__ = ["MemoryModel", "Stress", "TranslationResult", "prepare", "read_result", "simulate"]
+__all__ = [
+    "MemoryModel",
+    "Stress",
+    "TranslationResult",
+    "build_bench",
+    "prepare",
+    "read_result",
+    "simulate",
+    "simulate_workload",
+]
 
 
 @dataclass(frozen=True)
@@ -120,6 +132,11 @@ class TranslationResult:
     seed: int
     waves: str | None = None
     extra: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        """True if every request had exactly one response and every response was right."""
+        return not (self.mismatches or self.lost or self.duplicates)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -294,6 +311,7 @@ def simulate(
     image: TableImage,
     config: MmuConfig,
     *,
+    golden: TableImage | None = None,
     memory: MemoryModel = MemoryModel(),
     stress: Stress = Stress(),
     seed: int = 1,
@@ -307,6 +325,7 @@ def simulate(
         stream: page touches; as many requesters as the MMU has ports.
         image: the page table in memory.
         config: the MMU's parameters.
+        golden: the table that answers are compared with, if not `image`; a test of the scoreboard itself.
         memory: the memory behind the walker.
         stress: disturbance for tests.
         seed: seed of everything random.
@@ -341,7 +360,7 @@ def simulate(
             waves.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(outcome.waves, waves)
         return read_result(
-            folder, stream, image, config, memory, seconds=seconds, seed=seed, waves=waves
+            folder, stream, golden or image, config, memory, seconds=seconds, seed=seed, waves=waves
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -368,3 +387,54 @@ def _watch(report: Path, total: int, progress: Callable[[float], None] | None) -
     finally:
         stop.set()
         thread.join()
+
+
+def simulate_workload(
+    workload: Workload,
+    config: MmuConfig,
+    *,
+    plan: MigrationPlan | None = None,
+    page_bytes: int = 2 << 20,
+    touch_bytes: int | None = None,
+    kernels: range | None = None,
+    gpu_bytes: int = 40 << 30,
+    memory: MemoryModel = MemoryModel(),
+    seed: int = 1,
+    waves: Path | None = None,
+    trace: Trace = Trace.VCD,
+    progress: Callable[[float], None] | None = None,
+) -> TranslationResult:
+    """Lay a workload out, place its pages, lower its kernels and run `simulate`.
+
+    Args:
+        workload: whose touches are translated.
+        config: the MMU's parameters.
+        plan: if given, tensors lie where the plan keeps them while idle (`locations_of_plan`); else all in GPU memory.
+        page_bytes: size of the pages.
+        touch_bytes: granularity of the touches; the page size if not given.
+        kernels: window of kernels; all if not given.
+        gpu_bytes: size of the pool of GPU frames.
+        memory, seed, waves, trace, progress: as for `simulate`.
+    """
+    layout = lay_out(workload, page_bytes)
+    stream = lower(
+        workload, layout, touch_bytes=touch_bytes, requesters=config.ports, kernels=kernels
+    )
+    placement = place(
+        workload,
+        layout,
+        location=locations_of_plan(workload, plan) if plan is not None else None,
+        gpu_bytes=gpu_bytes,
+        pa_bits=config.pa_bits,
+        memory_address_bits=config.memory_address_bits,
+    )
+    return simulate(
+        stream,
+        placement.table.image(),
+        config,
+        memory=memory,
+        seed=seed,
+        waves=waves,
+        trace=trace,
+        progress=progress,
+    )
