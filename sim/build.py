@@ -37,11 +37,24 @@ __all__ = [
     "Trace",
     "build",
     "build_component",
+    "build_program",
     "cache_folder",
     "component_design",
 ]
 
 _MINIMUM_VERILATOR = (5, 36)
+_FLAGS = (
+    "--assert",
+    # Yosys writes Verilog with implicit widths and cases; every other warning stops the build.
+    "-Wno-WIDTH",
+    "-Wno-CASEINCOMPLETE",
+    "-O3",
+    "--x-assign",
+    "fast",
+    "--x-initial",
+    "fast",
+    "-CFLAGS",
+)
 
 
 class BuildError(RuntimeError):
@@ -295,19 +308,7 @@ def _environment() -> Iterator[None]:
 def _compile(design: Design, trace: Trace, work: Path) -> None:
     from cocotb_tools.runner import get_runner
 
-    control = work / "public.vlt"
-    lines = ["`verilator_config"]
-    lines += [f'public_flat_rw -module "{module}" -var "{name}"' for module, name in design.public]
-    control.write_text("\n".join(lines) + "\n")
-    verilog: list[Path] = [control]
-    native: list[str] = []
-    for name, text in design.sources.items():
-        path = work / name
-        path.write_text(text)
-        if path.suffix in (".v", ".sv"):
-            verilog.append(path)
-        elif path.suffix == ".cpp":
-            native.append(str(path))
+    verilog, native = _write_sources(design, work)
     log = work / "build.log"
     runtime = cache_folder() / f"runtime-{_runtime_key(design, trace)}"
     later = time.time() + 3600
@@ -327,20 +328,11 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
                 log_file=log,
                 build_args=[
                     "--no-public-flat-rw",
-                    "--assert",
-                    # Yosys writes Verilog with implicit widths and cases; every other warning stops the build.
-                    "-Wno-WIDTH",
-                    "-Wno-CASEINCOMPLETE",
-                    "-O3",
-                    "--x-assign",
-                    "fast",
-                    "--x-initial",
-                    "fast",
-                    "-CFLAGS",
+                    *_FLAGS,
                     f"-O2 -I{work}",
                     *tracing,
                     *design.args,
-                    *native,
+                    *map(str, native),
                 ],
             )
         except (subprocess.CalledProcessError, SystemExit, RuntimeError) as error:
@@ -355,3 +347,52 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
     _keep_runtime(runtime, work)
     for leftover in (*work.glob("*.o"), *work.glob("*.gch"), *work.glob("*.a")):
         leftover.unlink()
+
+
+def _write_sources(design: Design, work: Path) -> tuple[list[Path], list[Path]]:
+    """Write the design's files and the control file; return Verilog (control file first) and C++ files."""
+    control = work / "public.vlt"
+    lines = ["`verilator_config"]
+    lines += [f'public_flat_rw -module "{module}" -var "{name}"' for module, name in design.public]
+    control.write_text("\n".join(lines) + "\n")
+    verilog, native = [control], []
+    for name, text in design.sources.items():
+        path = work / name
+        path.write_text(text)
+        if path.suffix in (".v", ".sv"):
+            verilog.append(path)
+        elif path.suffix == ".cpp":
+            native.append(path)
+    return verilog, native
+
+
+def build_program(design: Design, folder: Path) -> Path:
+    """Build a design with a ``main`` of its own into a folder: no cocotb, no VPI. Returns the program.
+
+    It is built with the flags of `build`; benchmarks compare with it. It is not cached.
+
+    Raises:
+        BuildError: a tool is missing, or Verilator or the compiler rejects the design.
+    """
+    check_tools()
+    verilog, native = _write_sources(design, folder)
+    command: list[str] = [
+        "verilator",
+        "--cc",
+        "--exe",
+        "--build",
+        "-j",
+        "2",
+        "--prefix",
+        "Vtop",
+        "-Mdir",
+        str(folder),
+    ]
+    command += ["--top-module", design.top, "-o", design.top, "--timescale", "1ns/1ps"]
+    command += [*_FLAGS, f"-O2 -I{folder}", *design.args, *map(str, [*verilog, *native])]
+    with _environment():
+        result = subprocess.run(command, text=True, capture_output=True, check=False)
+    if result.returncode:
+        tail = "\n".join((result.stdout + result.stderr).splitlines()[-30:])
+        raise BuildError(f"the program of {design.top!r} does not build; end of the log:\n{tail}")
+    return folder / design.top
