@@ -75,9 +75,8 @@ def random_table(
     """
     rng = np.random.default_rng(seed)
     table = PageTable(pa_bits=pa_bits, **kwargs)
-    tops = np.unique(
-        rng.integers(0, 1 << (VA_BITS - 29), 3) << 29 | rng.integers(0, 2, 3) << (VA_BITS - 1)
-    )
+    spread = max(3, regions // 6)
+    tops = np.unique(rng.integers(0, 1 << (VA_BITS - 29), spread) << 29)
     # An address that differs in the top bit only: tags must keep it.
     tops = np.unique(np.append(tops, tops[0] ^ (1 << (VA_BITS - 1))))
     bases = np.unique(rng.choice(tops, regions) + (rng.integers(0, 12, regions) << 21))

@@ -562,11 +562,11 @@ class L1Tlb(wiring.Component):
             changed_slots.eq(allocate | retire | self.invalidate),
         ]
 
-        # Responses in the queue that an invalidation found there.
+        # Responses in the queue that an invalidation found there, or that a walk from before it has put there since.
         old_responses = Signal(2)
         taken = Signal()
         m.d.comb += taken.eq(self.responses.valid & self.responses.ready)
-        with m.If(self.invalidate):
+        with m.If(self.invalidate | (drain & fill_stale)):
             m.d.sync += old_responses.eq(out.level + out.i.valid - taken)
         with m.Elif(taken & (old_responses != 0)):
             m.d.sync += old_responses.eq(old_responses - 1)

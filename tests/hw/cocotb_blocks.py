@@ -101,7 +101,7 @@ class Requester:
         self.waiting = {}  # id -> (va, access, accepted cycle)
         self.sent = self.answered = self.hits = 0
         self.statuses = {}
-        self.fetch = []
+        self.fetch, self.hot = [], [0] * 6
         self.driver = StreamDriver(
             dut, *path[0], layout=layouts[0], gate=random_gate(seed, self.random.uniform(0.3, 1))
         )
@@ -122,19 +122,26 @@ class Requester:
     def more(self):
         """Keep up to half of the ids on their way."""
         while self.sent < REQUESTS and len(self.free) > 1 and self.driver.idle:
-            if not self.fetch:
-                self.fetch = self.history.sample.addresses(64).tolist()
             ident = self.free.pop(self.random.randrange(len(self.free)))
             access = Access(self.random.randrange(4))
             self.sent += 1
             self.driver.send(
                 {
                     "id": ident,
-                    "va": self.fetch.pop(),
+                    "va": self.address(),
                     "access": access,
                     "asid": self.random.getrandbits(self.asid_bits) if self.asid_bits else 0,
                 }
             )
+
+    def address(self):
+        """One of a few hot pages, or a new one in its place."""
+        place = self.random.randrange(len(self.hot))
+        if self.random.random() < 0.3:
+            if not self.fetch:
+                self.fetch = self.history.sample.addresses(64).tolist()
+            self.hot[place] = self.fetch.pop()
+        return self.hot[place] ^ self.random.getrandbits(12)
 
     def accepted(self, item):
         assert item["id"] not in self.waiting
@@ -249,7 +256,7 @@ async def mmu_random(dut):
     async def change():
         nonlocal invalidations
         while True:
-            await ClockCycles(dut.clk, random.choice((1, 5, 30, 300)))
+            await ClockCycles(dut.clk, random.choice((1, 5, 30, 300, 1500)))
             await FallingEdge(dut.clk)
             history.change()
             for _ in range(random.choice((0, 0, 3))):
@@ -472,7 +479,7 @@ async def l1_random(dut):
     async def change():
         nonlocal invalidations
         while True:
-            await ClockCycles(dut.clk, random.choice((1, 5, 30, 300)))
+            await ClockCycles(dut.clk, random.choice((1, 5, 30, 300, 1500)))
             await FallingEdge(dut.clk)
             history.change()
             for _ in range(random.choice((0, 0, 3))):
@@ -573,8 +580,8 @@ async def walker_random(dut):
     cycle = Cycle(dut)
     sample = random_table(
         seed,
-        regions=32,
-        malformed=0.3,
+        regions=80,
+        malformed=0.5,
         pa_bits=PARAMETERS["pa_bits"],
         memory_address_bits=PARAMETERS["memory_address_bits"],
     )

@@ -538,6 +538,29 @@ def test_quiet_waits_for_responses_that_are_offered(pysim, latency):
     run(pysim, script, latency=latency)
 
 
+def test_quiet_waits_for_responses_of_old_walks(pysim, latency):
+    """Not only for the walk, but until its answers have been taken."""
+
+    async def script(b, ctx):
+        b.take = False
+        await b.request(ctx, 1, BASE)
+        await b.request(ctx, 2, BASE)
+        slot = await b.miss(ctx, 0)
+        await pysim.wait(ctx, 5)
+        await b.invalidate(ctx)
+        await b.fill(ctx, slot)
+        for _ in range(20):
+            assert not ctx.get(b.dut.quiet)
+            await ctx.tick()
+        b.take = True
+        await b.answer(ctx, 1)
+        await b.answer(ctx, 2)
+        await pysim.wait(ctx, 2)
+        assert ctx.get(b.dut.quiet)
+
+    run(pysim, script, latency=latency)
+
+
 def test_one_slot_and_one_merge(pysim, latency):
     """L6: the smallest sizes make progress."""
 
