@@ -172,6 +172,12 @@ def save_results(step: "Workload", results: "Sequence[Result]", output: Path) ->
         save_timeline(output / f"{result.policy}.timeline.json", result, step)
 
 
+def _seconds(time_ps: int) -> str:
+    """Seconds with four decimals, or three digits where that would show none."""
+    seconds = time_ps * 1e-12
+    return f"{seconds:.4f}" if seconds >= 0.01 or not time_ps else f"{seconds:.3g}"
+
+
 def print_results(results: "Sequence[Result]") -> None:
     """Print the table that compares results of one workload."""
     rows = []
@@ -180,9 +186,9 @@ def print_results(results: "Sequence[Result]") -> None:
         rows.append(
             [
                 result.policy,
-                f"{result.total_ps * 1e-12:.4f}",
+                _seconds(result.total_ps),
                 f"{result.fraction_of_ideal:.4f}",
-                f"{result.stall_ps * 1e-12:.4f}",
+                _seconds(result.stall_ps),
                 *(f"{value:,.2f}" for value in gib),
                 f"{int(result.fault_blocks.sum()):,}",
             ]

@@ -156,3 +156,48 @@ def import_g10(
         f"{step.name}: {len(step.kernels)} kernels, {len(step.tensors)} tensors, {step.ideal_ns * 1e-9:.4f} s"
     )
     console.print(f"workload: {output}")
+
+
+@app.command()
+def capture(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A model of the zoo, or module:function (or file.py:function) that builds a step.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The capture file to write (.npz).")
+    ],
+    precision: Annotated[str, typer.Option(help="fp32 or bf16, for a model of the zoo.")] = "fp32",
+    optimizer: Optimizer = None,
+    workload_file: Annotated[
+        Path | None,
+        typer.Option("--workload", help="Also write a workload file (.npz) at --batch on --gpu."),
+    ] = None,
+    batch: Batch = None,
+    gpu: Gpu = "a100-40gb",
+) -> None:
+    """Record one training step of a model under PyTorch FakeTensors: no weights, no data, no GPU.
+
+    The function takes a batch size and returns (model, inputs, loss[, optimizer]). The capture holds at every batch. Needs
+    pip install 'pagetide[capture]'.
+
+    \b
+    pagetide workload capture resnet50 -o resnet50.npz
+    pagetide workload capture my_model.py:build -o mine.npz --workload mine-64.npz --batch 64
+    pagetide run mine-64.npz
+    """
+    from pagetide.model.errors import InputError
+    from pagetide.model.workload.zoo.build import capture_target
+
+    if workload_file is not None and batch is None:
+        raise InputError("--workload needs a batch, for instance --batch 64")
+    with console.status("recording"):
+        recorded = capture_target(target, precision=precision, optimizer=optimizer)
+    recorded.save(output)
+    console.print(f"capture: {output}")
+    if workload_file is not None and batch is not None:
+        recorded.workload(batch=batch, gpu=gpu).save(workload_file)
+        console.print(f"workload: {workload_file}")
