@@ -22,11 +22,11 @@ from pagetide.sim.placement import place
 from pagetide.sim.runner import run
 from pagetide.sim.translate import MemoryModel, prepare
 
-RUNS = 5
+RUNS = 3
 
 
 def measure(
-    preset: str = "small", batch: int = 256, kernels: range = range(200)
+    preset: str = "small", batch: int = 256, kernels: range = range(700)
 ) -> dict[str, object]:
     """Return cycles per second of both, median of `RUNS` alternating runs, and the median of their ratios."""
     config = PRESETS[preset]
