@@ -201,10 +201,16 @@ def levels() -> str:
 
 @source
 def statuses() -> str:
-    """Status codes of a translation."""
+    """Status codes of a translation, with what the source says of each."""
     from pagetide.hw.pagetable.nvidia_v2 import Status
 
-    return table(["code", "status"], [[f"0x{code.value:02x}", f"`{code.name}`"] for code in Status])
+    meaning = _attribute_docs(Status)
+    rows = [
+        [f"0x{code.value:02x}", f"`{code.name}`", meaning.get(code.name, "")] for code in Status
+    ]
+    if not any(row[2] for row in rows):
+        return table(["code", "status"], [row[:2] for row in rows])
+    return table(["code", "status", "meaning"], rows)
 
 
 @source
@@ -212,7 +218,7 @@ def mmu_parameters() -> str:
     """Parameters of the MMU and their values in the presets."""
     from pagetide.hw.config import PRESETS, MmuConfig
 
-    meaning = _field_docs(MmuConfig)
+    meaning = _attribute_docs(MmuConfig)
     rows = [
         [
             f"`{field.name}`",
@@ -263,8 +269,8 @@ def mmu_ports() -> str:
     return table(["port", "direction", "bits", "fields"], rows)
 
 
-def _field_docs(cls: type) -> dict[str, str]:
-    """Return the texts that follow the fields of a dataclass in its source."""
+def _attribute_docs(cls: type) -> dict[str, str]:
+    """Return the texts that follow the fields or members of a class in its source."""
     from sphinx.pycode import ModuleAnalyzer
 
     analyzer = ModuleAnalyzer.for_module(cls.__module__)
