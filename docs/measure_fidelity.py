@@ -3,17 +3,14 @@
 ``python docs/measure_fidelity.py FOLDER`` with the folder that holds ``derived/`` and ``traces/`` takes about two minutes.
 """
 
-import importlib.util
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 
 from pagetide import __version__
-from pagetide.model import engine, planners
+from pagetide.model import engine
 from pagetide.model.plan import MigrationPlan, PlanBuilder
 from pagetide.model.planners import get_planner
 from pagetide.model.result import Result
@@ -45,26 +42,6 @@ ARTIFACT_PATH = [
 ]
 
 
-def benefit_alone() -> ModuleType:
-    """Return the module of the policy `g10` with the one line changed that ranks by benefit over cost."""
-    source = Path(str(planners.g10.__file__)).read_text(encoding="utf-8")
-    line = "    return benefit / cost, place, gone, back\n"
-    if source.count(line) != 1:
-        raise SystemExit("the planner's ranking line has changed; adapt this script")
-    folder = Path(tempfile.mkdtemp())
-    path = folder / "g10_benefit_alone.py"
-    path.write_text(
-        source.replace(line, line.replace("benefit / cost", "benefit")), encoding="utf-8"
-    )
-    spec = importlib.util.spec_from_file_location("g10_benefit_alone", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit("cannot load the changed planner")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def run(step: Workload, plan: MigrationPlan, overrides: Sequence[str] = ()) -> Result:
     """Run a plan on the default system with overrides."""
     return engine.run(step, plan, load_system("g10-table2", overrides))
@@ -89,7 +66,7 @@ def row(*cells: object) -> str:
 
 def main(folder: Path) -> None:
     """Measure everything and write the file."""
-    by_benefit = benefit_alone().G10()
+    by_benefit = get_planner("g10-benefit")
     headline, uvm_rows, g10_rows, plan_rows = [], [], [], []
     for model, batch, uvm_published, g10_published, evictions, cycles in RUNS:
         step = load_g10(folder, model, batch)
@@ -192,7 +169,7 @@ def main(folder: Path) -> None:
                     [
                         "workload",
                         "`g10`",
-                        "ranked by benefit alone",
+                        "`g10-benefit`",
                         "and kernels overlap their own faults (estimate)",
                         "SSD writes at 3.2 GB/s",
                         "SSD at 3.2 GiB/s both ways",
@@ -208,7 +185,7 @@ def main(folder: Path) -> None:
                         "workload",
                         "`g10`: evictions to SSD + host",
                         "planned peak, GiB",
-                        "benefit alone: evictions",
+                        "`g10-benefit`: evictions",
                         "planned peak, GiB",
                         "artifact's plan: evictions",
                     ],

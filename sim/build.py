@@ -39,6 +39,7 @@ __all__ = [
     "build_component",
     "build_program",
     "cache_folder",
+    "check_tools",
     "component_design",
 ]
 

@@ -14,7 +14,17 @@ import cocotb
 from cocotb.handle import LogicArrayObject, LogicObject
 from cocotb.triggers import FallingEdge, ReadOnly
 
-__all__ = ["Gate", "StreamDriver", "StreamMonitor", "StreamRuleError", "pack", "port", "unpack"]
+__all__ = [
+    "Gate",
+    "StreamDriver",
+    "StreamMonitor",
+    "StreamRuleError",
+    "always",
+    "pack",
+    "port",
+    "random_gate",
+    "unpack",
+]
 
 Gate = Callable[[], bool]
 """Whether a driver offers, or a monitor takes, in this cycle."""

@@ -148,8 +148,10 @@ def policies() -> str:
 
     rows = []
     for name in policies():
-        text = inspect.getdoc(type(get_planner(name))) or ""
-        rows.append([f"`{name}`", text.split("\n\n")[0].replace("\n", " ")])
+        text = (inspect.getdoc(type(get_planner(name))) or "").split("\n\n")[0].replace("\n", " ")
+        if name == "g10-benefit":
+            text = "As `g10`, with candidates ranked by benefit alone (the paper's Algorithm 1)."
+        rows.append([f"`{name}`", text])
     return table(["policy", "rule"], rows)
 
 

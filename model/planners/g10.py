@@ -1,6 +1,7 @@
 """The policy `g10`: smart eviction and smart prefetch planned from the graph (G10 paper, sections 4.2 to 4.4)."""
 
 import heapq
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +15,18 @@ from pagetide.model.system import System
 from pagetide.model.vitality import Vitality, analyse
 from pagetide.model.workload.workload import Workload
 
-__all__ = ["G10"]
+__all__ = ["G10", "Rank"]
 
 STAY, TO_SSD, TO_HOST = 0, 1, 2
+
+
+class Rank(StrEnum):
+    """What candidates are ranked by; the paper gives both."""
+
+    BENEFIT_PER_COST = "benefit-per-cost"
+    """Its prose, section 4.3."""
+    BENEFIT = "benefit"
+    """Its Algorithm 1, and the public artifact."""
 
 
 class G10:
@@ -27,8 +37,9 @@ class G10:
     1. Candidates are the inactive periods of all tensors (4.2).
     2. The benefit of evicting one is the area, bytes x time, by which it lowers the part of the memory-pressure curve that
        lies above capacity, between the end of its eviction and the latest safe start of its fetch (4.3). Its cost is the
-       time that both transfers take. The candidate with the largest benefit over cost is taken first (the prose of 4.3;
-       Algorithm 1 lists the benefit alone), until the curve is below capacity or nothing helps.
+       time that both transfers take. The candidate with the largest benefit over cost is taken first (the prose of 4.3), or
+       the one with the largest benefit (Algorithm 1; policy `g10-benefit`), until the curve is below capacity or nothing
+       helps.
     3. It goes to the SSD, and to host memory if the SSD's write channel cannot carry it in the time that an idle channel
        would need and host memory has room for the whole period (4.3).
     4. Each transfer takes bandwidth from its channel and from the link: the eviction from the start of the period on, the
@@ -40,7 +51,9 @@ class G10:
     Demand faults serve what the plan does not cover, as in `uvm`. Kernel times are taken as profiled, without stalls.
     """
 
-    name = "g10"
+    def __init__(self, rank: Rank = Rank.BENEFIT_PER_COST) -> None:
+        self.name = "g10" if rank is Rank.BENEFIT_PER_COST else f"g10-{rank.value}"
+        self._per_cost = rank is Rank.BENEFIT_PER_COST
 
     def plan(self, workload: Workload, system: System) -> MigrationPlan:
         """Return the plan; statistics hold the evictions by target and the pressure that is left above capacity."""
@@ -54,7 +67,7 @@ class G10:
         kernels = len(workload.kernels)
         periods = vitality.periods
         pressure = _pressure(vitality, size, workload)
-        schedule = _new_schedule(workload, system, pressure)
+        schedule = _new_schedule(workload, system, pressure, self._per_cost)
         period_size = size[periods.tensor]
         target = np.zeros(len(periods), dtype=np.uint8)
         gone = np.zeros(len(periods), dtype=np.int64)
@@ -107,9 +120,12 @@ class _Schedule(NamedTuple):
     ssd_write_rate: float
     ssd_read_rate: float
     link_rate: float
+    per_cost: bool
 
 
-def _new_schedule(workload: Workload, system: System, pressure: NDArray[np.int64]) -> _Schedule:
+def _new_schedule(
+    workload: Workload, system: System, pressure: NDArray[np.int64], per_cost: bool
+) -> _Schedule:
     duration_s = workload.kernels.duration_ns * 1e-9
     link_rate = system.link.bandwidth_bytes_per_s
     write_rate = min(system.ssd.write_bandwidth_bytes_per_s, link_rate)
@@ -127,6 +143,7 @@ def _new_schedule(workload: Workload, system: System, pressure: NDArray[np.int64
         ssd_write_rate=write_rate,
         ssd_read_rate=read_rate,
         link_rate=link_rate,
+        per_cost=per_cost,
     )
 
 
@@ -222,10 +239,12 @@ def _choose_place(s: _Schedule, size: int, start: int, end: int) -> int:
 
 @_compiled
 def _rank(s: _Schedule, size: int, start: int, end: int) -> tuple[float, int, int, int]:
-    """Benefit over cost of evicting a period now, with the place and the window it would get."""
+    """Rank of evicting a period now, with the place and the window it would get; 0 if it does not fit or help."""
     place = _choose_place(s, size, start, end)
     gone, back = _window(s, size, start, end, place)
     benefit = _benefit(s, size, gone, back) if gone < back else 0.0
+    if not s.per_cost:
+        return benefit, place, gone, back
     if place == TO_HOST:
         cost = 2 * size / s.link_rate
     else:
@@ -272,7 +291,9 @@ def _evict(
 ) -> None:
     """Choose the periods to evict, best first; fills `target`, `gone` and `back` of those chosen.
 
-    Ranks only fall as pressure and bandwidth are used up, so a candidate is ranked again only when it comes to the top.
+    A candidate is ranked again only when it comes to the top (lazy greedy). Benefits only fall as pressure and bandwidth are
+    used up; a rank can still rise when the place changes from the SSD to the faster host link, and is then seen late.
+    Ranking everything in each step instead costs far more and does not plan better (docs, "Fidelity").
     """
     heap: list[tuple[float, int]] = []
     for period in range(len(size)):
