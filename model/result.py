@@ -93,8 +93,8 @@ class Result:
 
     @property
     def fraction_of_ideal(self) -> float:
-        """Compute time over total time: 1 is a GPU with unlimited memory."""
-        return self.compute_ps / self.total_ps
+        """Compute time over total time: 1 is a GPU with unlimited memory (and an iteration without length)."""
+        return self.compute_ps / self.total_ps if self.total_ps else 1.0
 
     def traffic(self, channel: str) -> int:
         """Return the bytes that a channel carried, all causes together."""

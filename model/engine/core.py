@@ -511,23 +511,28 @@ def _landed(s: State, b: int) -> None:
     reg = s.reg
     size = s.block[b].size
     c = s.block[b].channel
+    doomed = s.block[b].doomed
+    s.block[b].doomed = False
+    needed = s.block[b].pin == reg[REG.kernel_seq]
     if c < HOST_OUT:
         _forget_copy(s, b, s.block[b].location)
         _arrived(s, b)
+        # Freed meanwhile and needed again: the frames serve as those of a new allocation.
+        if doomed and not needed:
+            _free(s, b)
     else:
         s.block[b].location = HOST if c == HOST_OUT else SSD
         s.block[b].flight = IDLE
         reg[REG.gpu_used] -= size
         reg[REG.out_bytes] -= size
-        if s.block[b].pin == reg[REG.kernel_seq]:
+        if doomed:
+            _free(s, b)
+        if needed:
             _push(s, FAULT_QUEUE, b)
             s.block[b].flight = WAITING
-        elif s.block[b].wanted:
+        elif s.block[b].wanted and not doomed:
             _request(s, b, False)
         s.block[b].wanted = False
-    if s.block[b].doomed:
-        s.block[b].doomed = False
-        _free(s, b)
     _grant(s)
 
 

@@ -21,7 +21,7 @@ from pagetide.model.system import System
 from pagetide.model.units import format_bytes
 from pagetide.model.workload.workload import Workload
 
-__all__ = ["PAGE_BYTES", "cut_into_blocks", "run"]
+__all__ = ["PAGE_BYTES", "cut_into_blocks", "run", "start"]
 
 PAGE_BYTES = 4096
 """Frames are handed out in pages of this size: a smaller tensor takes a whole page (no packing)."""
@@ -71,6 +71,25 @@ def run(
     Raises:
         InputError: the plan is not for this workload, a kernel's operands exceed GPU memory, or the SSD is full.
     """
+    state = start(workload, plan, system)
+    kernels = len(workload.kernels)
+    bounds = np.unique(np.linspace(0, kernels, min(kernels, _STEPS) + 1).astype(np.int64))
+    for iteration in range(system.engine.iterations):
+        core.begin_iteration(state, iteration == system.engine.iterations - 1)
+        for first, last in itertools.pairwise(bounds):
+            core.run_kernels(state, first, last)
+            _raise_for(state, workload, system)
+            if progress is not None:
+                progress((iteration + last / kernels) / system.engine.iterations)
+    return _result(state, workload, plan, system)
+
+
+def start(workload: Workload, plan: MigrationPlan, system: System) -> core.State:
+    """Return the engine's state before the first iteration, global tensors in place. `run` is what most callers want.
+
+    Raises:
+        InputError: as `run`.
+    """
     plan.check(workload)
     if system.engine.block_bytes % PAGE_BYTES:
         raise InputError(
@@ -81,18 +100,9 @@ def run(
     )
     _check_capacity(workload, plan, system, tensor_block, block_bytes)
     state = _new_state(workload, plan, system, block_bytes, block_tensor, tensor_block)
-    kernels = len(workload.kernels)
-    bounds = np.unique(np.linspace(0, kernels, min(kernels, _STEPS) + 1).astype(np.int64))
     core.place_globals(state, workload.tensors.is_global)
     _raise_for(state, workload, system)
-    for iteration in range(system.engine.iterations):
-        core.begin_iteration(state, iteration == system.engine.iterations - 1)
-        for first, last in itertools.pairwise(bounds):
-            core.run_kernels(state, first, last)
-            _raise_for(state, workload, system)
-            if progress is not None:
-                progress((iteration + last / kernels) / system.engine.iterations)
-    return _result(state, workload, plan, system)
+    return state
 
 
 def _check_capacity(
