@@ -39,7 +39,7 @@ def demo(
     from pagetide.model.system import load_system
     from pagetide.model.vitality import analyse
     from pagetide.model.workload import zoo
-    from pagetide.sim.translate import build_bench, simulate_workload
+    from pagetide.sim.translate import MemoryModel, build_bench, simulate_workload
 
     machine = load_system()
     config = load_mmu_config(mmu)
@@ -55,7 +55,12 @@ def demo(
         build_bench(config)
     with progress_bar("page touches through the RTL") as report:
         translation = simulate_workload(
-            step, config, plan=plans[-1], gpu_bytes=machine.gpu.memory_bytes, progress=report
+            step,
+            config,
+            plan=plans[-1],
+            gpu_bytes=machine.gpu.memory_bytes,
+            memory=MemoryModel(latency_cycles=180, jitter_cycles=80),
+            progress=report,
         )
     save_translation(translation, output / "rtl.json")
     print_translation(translation)

@@ -226,6 +226,7 @@ def print_translation(result: "TranslationResult") -> None:
         ["pages of the OK ones", apertures],
         ["L1 hit rate", f"{result.l1_hit_rate:.2%}"],
         ["walks", f"{result.walks:,}"],
+        ["memory latency", _latency(result.memory)],
         [
             "walk latency",
             f"mean {result.walk_mean_cycles:,.1f}, p99 {result.walk_p99_cycles:,} cycles",
@@ -242,6 +243,13 @@ def print_translation(result: "TranslationResult") -> None:
     print_table(f"{result.workload} through the RTL MMU", ("", "left"), ("", "left"), rows=rows)
     if result.first_mismatch:
         console.print(f"first offender: {result.first_mismatch}", style="red")
+
+
+def _latency(memory: dict[str, int]) -> str:
+    low, spread = memory["latency_cycles"], memory["jitter_cycles"]
+    return (
+        f"{low} cycles" if not spread else f"{low} to {low + spread} cycles, answers out of order"
+    )
 
 
 def save_translation(result: "TranslationResult", path: Path) -> None:
