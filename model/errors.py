@@ -1,9 +1,9 @@
-"""The one exception that a user's bad input raises, and "did you mean" for unknown names."""
+"""The exceptions that the command line tells without a traceback, and "did you mean" for unknown names."""
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["InputError", "did_you_mean"]
+__all__ = ["InputError", "ToolError", "did_you_mean"]
 
 
 class InputError(ValueError):
@@ -11,6 +11,13 @@ class InputError(ValueError):
 
     The message says what is wrong, where (file and line, or key) and what to do. The command line prints it in one
     line and exits with code 2; library callers may catch it as a `ValueError`.
+    """
+
+
+class ToolError(RuntimeError):
+    """A tool that Pagetide runs is missing or failed; the message says which and what to do, or shows its output.
+
+    The command line prints it without a traceback and exits with code 1.
     """
 
 

@@ -29,6 +29,7 @@ import platformdirs
 from filelock import FileLock
 
 from pagetide.hw.generate import generate_verilog, sidecar
+from pagetide.model.errors import ToolError
 
 __all__ = [
     "Build",
@@ -58,7 +59,7 @@ _FLAGS = (
 )
 
 
-class BuildError(RuntimeError):
+class BuildError(ToolError):
     """A model could not be built; the message says why and what to do."""
 
 
@@ -222,7 +223,7 @@ def _key(design: Design, trace: Trace) -> str:
         "cocotb": version("cocotb"),
         "libraries": str(cocotb_tools.config.libs_dir),  # the program is linked to where they lie
         "compiler": _compiler_version(),
-        "recipe": 2,
+        "recipe": 3,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -324,7 +325,7 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
                 sources=verilog,
                 hdl_toplevel=design.top,
                 build_dir=work,
-                waves=False,
+                waves=trace is not Trace.NONE,
                 timescale=("1ns", "1ps"),
                 log_file=log,
                 build_args=[

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagetide.model.errors import ToolError
 from pagetide.sim.build import Build, Trace
 
 __all__ = ["RunResult", "SimulationError", "run"]
 
 
-class SimulationError(AssertionError):
+class SimulationError(ToolError, AssertionError):
     """A cocotb test failed, or the simulator ended without a verdict; the message says which and shows the log's end."""
 
 

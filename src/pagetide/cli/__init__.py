@@ -8,11 +8,17 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one line on standard error and exit code 2."""
-    from pagetide.model.errors import InputError
+    """Run the command line.
+
+    Bad input ends with one line on standard error and exit code 2, a tool that fails with its message and exit code 1.
+    """
+    from pagetide.model.errors import InputError, ToolError
 
     try:
         app()
     except InputError as error:
         print(f"pagetide: {error}", file=sys.stderr)
         sys.exit(2)
+    except ToolError as error:
+        print(f"pagetide: {error}", file=sys.stderr)
+        sys.exit(1)
