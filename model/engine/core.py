@@ -781,7 +781,11 @@ def begin_iteration(s: State, measured: bool) -> None:
     reg[REG.iteration_start] = reg[REG.now]
     s.traffic[:, :] = 0
     for c in range(4):
-        s.lane[c].began_ps = max(s.lane[c].began_ps, reg[REG.now])
+        # What is under way is logged from here on.
+        _settle(s, c)
+        s.lane[c].began_ps = reg[REG.now]
+        if s.lane[c].serving >= 0:
+            s.lane[c].began_bytes = s.block[s.lane[c].serving].remaining
 
 
 @compiled

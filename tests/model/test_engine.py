@@ -349,6 +349,19 @@ def test_the_first_iteration_warms_up() -> None:
     assert thrice.iterations == 3
 
 
+def test_a_transfer_over_the_iterations_boundary_is_logged_from_there_on() -> None:
+    case = Case()
+    a, b = case.tensor(), case.tensor()
+    case.kernel(a)
+    case.kernel(b)
+    case.entry(Action.PRE_EVICT, 2, b, Target.SSD)
+    result = case.run(machine("engine.iterations=2"))
+    # b leaves from the end of the first iteration on, at 1 GB/s; the second starts with its last use of a, 1 us.
+    assert result.transfers.start_ps[0] == 0
+    assert result.transfers.size_bytes[0] == MIB
+    assert result.start_ps[1] == ps(MIB / 1e9 + 10e-6 + MIB / 2e9)
+
+
 def test_small_tensors_take_whole_pages() -> None:
     blocks, tensor, first = engine.cut_into_blocks(np.array([1, 4096, 4097, MIB + 1]), MIB)
     assert blocks.tolist() == [4096, 4096, 8192, MIB, 4096]
