@@ -83,8 +83,8 @@ def analyse(workload: Workload) -> Vitality:
 
     first_use = np.full(tensors, -1, dtype=np.int32)
     last_use = np.full(tensors, -1, dtype=np.int32)
-    is_first = np.append(True, tensor[1:] != tensor[:-1])
-    is_last = np.append(tensor[1:] != tensor[:-1], True)
+    is_first, is_last = np.ones((2, len(tensor)), dtype=np.bool_)
+    is_first[1:] = is_last[:-1] = tensor[1:] != tensor[:-1]
     first_use[tensor[is_first]] = kernel[is_first]
     last_use[tensor[is_last]] = kernel[is_last]
     used = first_use >= 0
@@ -103,7 +103,7 @@ def analyse(workload: Workload) -> Vitality:
     np.cumsum(workload.kernels.duration_ns, out=start_ns[1:])
 
     # The next use of each use; the last use of a global tensor comes round to the first.
-    next_use = np.append(kernel[1:], 0)
+    next_use = np.roll(kernel, -1)
     next_use[is_last] = np.where(whole[tensor[is_last]], first_use[tensor[is_last]] + kernels, -1)
     idle = next_use > kernel + 1
     start, end = kernel[idle] + 1, next_use[idle]

@@ -1,0 +1,106 @@
+"""Migration plans: issue order, checks, files."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pagetide.model.errors import InputError
+from pagetide.model.plan import Action, MigrationPlan, PlanBuilder, Target
+from pagetide.model.workload import TensorKind, Workload, WorkloadBuilder
+
+
+@pytest.fixture
+def step() -> Workload:
+    builder = WorkloadBuilder("step")
+    tensors = [builder.tensor(f"t{n}", 100 * (n + 1), TensorKind.ACTIVATION) for n in range(3)]
+    for n in range(4):
+        builder.kernel(f"k{n}", 1.0, inputs=tensors)
+    return builder.build()
+
+
+@pytest.fixture
+def plan(step: Workload) -> MigrationPlan:
+    builder = PlanBuilder(step)
+    builder.add(Action.PREFETCH, Target.GPU, trigger=[3, 1], tensor=[0, 1])
+    builder.add(Action.PRE_EVICT, Target.SSD, trigger=[1], tensor=[0])
+    builder.add(Action.PRE_EVICT, Target.HOST, trigger=[1], tensor=[2])
+    builder.add(Action.FREE, Target.GPU, trigger=[4, 1], tensor=[2, 2])
+    builder.add(Action.ALLOC, Target.GPU, trigger=[1], tensor=[1])
+    return builder.build("test", "faithful", statistics={"n": 1})
+
+
+def test_issue_order(plan: MigrationPlan) -> None:
+    rows = list(zip(plan.trigger.tolist(), plan.action.tolist(), plan.tensor.tolist(), strict=True))
+    assert rows == [
+        (1, Action.FREE, 2),
+        (1, Action.PRE_EVICT, 0),
+        (1, Action.PRE_EVICT, 2),
+        (1, Action.ALLOC, 1),
+        (1, Action.PREFETCH, 1),
+        (3, Action.PREFETCH, 0),
+        (4, Action.FREE, 2),
+    ]
+    assert plan.size_bytes.tolist() == [300, 100, 300, 200, 200, 100, 300]
+    assert plan.totals(Action.PRE_EVICT) == (2, 400)
+    assert plan.totals(Action.PRE_EVICT, Target.SSD) == (1, 100)
+
+
+def test_empty(step: Workload) -> None:
+    plan = PlanBuilder(step).build("none", "faithful")
+    assert len(plan) == 0
+    plan.check(step)
+
+
+def test_save_and_load(plan: MigrationPlan, step: Workload, tmp_path: Path) -> None:
+    plan.save(tmp_path / "a.npz")
+    again = MigrationPlan.load(tmp_path / "a.npz")
+    again.check(step)
+    again.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    assert (again.policy, again.workload, again.statistics, again.unlimited_gpu) == (
+        "test",
+        "step",
+        {"n": 1},
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("trigger", 5),
+        ("trigger", -1),
+        ("tensor", 3),
+        ("tensor", -1),
+        ("offset_bytes", 1),
+        ("size_bytes", 0),
+        ("action", 4),
+        ("target", 3),
+    ],
+)
+def test_entries_outside_the_workload(plan: MigrationPlan, step: Workload, column, value) -> None:
+    changed = getattr(plan, column).copy()
+    changed[-1] = value
+    with pytest.raises(
+        InputError,
+        match=r"plan entry 6 .* lies outside workload 'step' with 4 kernels and 3 tensors",
+    ):
+        dataclasses.replace(plan, **{column: changed}).check(step)
+
+
+def test_order_and_workload_are_checked(plan: MigrationPlan, step: Workload) -> None:
+    with pytest.raises(InputError, match="plan entries are not in trigger order"):
+        dataclasses.replace(plan, trigger=plan.trigger[::-1].copy()).check(step)
+    with pytest.raises(InputError, match="the plan is for workload 'other', not for 'step'"):
+        dataclasses.replace(plan, workload="other").check(step)
+
+
+def test_damaged_file(plan: MigrationPlan, tmp_path: Path) -> None:
+    dataclasses.replace(plan, trigger=plan.trigger[:-1]).save(tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"a.npz: damaged plan file \(columns differ in length\)"):
+        MigrationPlan.load(tmp_path / "a.npz")
+    dataclasses.replace(plan, tensor=plan.tensor.astype(np.float64)).save(tmp_path / "a.npz")
+    with pytest.raises(InputError, match=r"a.npz: damaged plan file"):
+        MigrationPlan.load(tmp_path / "a.npz")
