@@ -7,7 +7,7 @@ from typing import Any
 import cocotb
 from cocotb.triggers import FallingEdge, ReadOnly
 
-from pagetide.sim.streams import Gate, always, pack, port, unpack
+from pagetide.sim.streams import Gate, StreamRule, always, pack, port, unpack
 
 __all__ = ["OKAY", "SLVERR", "AxiReadMemory"]
 
@@ -15,7 +15,7 @@ OKAY, SLVERR, DECERR = 0, 2, 3
 
 
 class AxiReadMemory:
-    """Answers single-beat reads of an AXI4 master port.
+    """Answers single-beat reads of an AXI4 master port, and checks that its addresses keep the stream rule (AXI4, A3.2.1).
 
     Requests are answered after at least `latency` cycles; with `reorder` the next answer is drawn at random from those that
     are due, but answers to one id stay in order (AXI4, section A5.3).
@@ -57,6 +57,7 @@ class AxiReadMemory:
         self._read, self._reorder, self._error, self._gate = read, reorder, error, gate
         self._latency: Callable[[], int] = latency if callable(latency) else lambda: latency
         self._random = random.Random(seed)
+        self._rule = StreamRule("__".join([*map(str, path), "ar"]))
         self._waiting: list[tuple[int, int, int]] = []  # due cycle, id, packed answer
         self.reads = 0
         """Requests taken."""
@@ -116,8 +117,10 @@ class AxiReadMemory:
             await settled
             if current is not None and int(self._r_ready.value):
                 current = None
-            if ready and int(self._ar_valid.value):
-                request = unpack(self._ar_layout, int(self._ar_payload.value))
+            word = int(self._ar_payload.value) if int(self._ar_valid.value) else None
+            self._rule.check(word, ready)
+            if ready and word is not None:
+                request = unpack(self._ar_layout, word)
                 self._waiting.append(
                     (cycle + self._latency(), request["id"], self._answer(request))
                 )

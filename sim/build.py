@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,8 +56,10 @@ _FLAGS = (
     "fast",
     "--x-initial",
     "fast",
-    "-CFLAGS",
 )
+_COMPILER_FLAGS = ("-O2",)
+# Builders change the process's environment (the runner takes PATH and MAKEFLAGS from there): one at a time in a process.
+_ENVIRONMENT = threading.Lock()
 
 
 class BuildError(ToolError):
@@ -167,11 +170,14 @@ def build(design: Design, *, trace: Trace = Trace.NONE) -> Build:
         if _complete(made):
             return made
         shutil.rmtree(folder, ignore_errors=True)
+        # What a builder left that was killed and could not clean up.
+        for left in folder.parent.glob(f".{key}.*"):
+            shutil.rmtree(left, ignore_errors=True)
         work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{key}."))
         try:
             _compile(design, trace, work)
             (work / "complete.json").write_text(
-                json.dumps({"key": key, "bytes": (work / design.top).stat().st_size})
+                json.dumps({"key": key, "sha256": _digest(work / design.top)})
             )
             work.replace(folder)
         finally:
@@ -206,9 +212,14 @@ def _has_header(name: str) -> bool:
 def _complete(made: Build) -> bool:
     try:
         stamp = json.loads((made.folder / "complete.json").read_text())
-        return bool(stamp["key"] == made.key and stamp["bytes"] == made.executable.stat().st_size)
+        return bool(stamp["key"] == made.key and stamp["sha256"] == _digest(made.executable))
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _key(design: Design, trace: Trace) -> str:
@@ -217,20 +228,28 @@ def _key(design: Design, trace: Trace) -> str:
         "sources": dict(design.sources),
         "order": list(design.sources),
         "public": [list(pair) for pair in design.public],
+        "flags": [*_FLAGS, *_COMPILER_FLAGS],
         "args": list(design.args),
         "trace": trace.value,
         "verilator": _verilator()[1],
         "cocotb": version("cocotb"),
         "libraries": str(cocotb_tools.config.libs_dir),  # the program is linked to where they lie
         "compiler": _compiler_version(),
-        "recipe": 3,
+        "recipe": 4,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _runtime_key(design: Design, trace: Trace) -> str:
     """Key of Verilator's own runtime objects: they depend on tool versions and on what is switched on, not on the design."""
-    parts = [_verilator()[1], _compiler_version(), trace.value, str("--timing" in design.args)]
+    parts = [
+        _verilator()[1],
+        _compiler_version(),
+        trace.value,
+        *_FLAGS,
+        *_COMPILER_FLAGS,
+        *design.args,
+    ]
     return hashlib.sha256("/".join(parts).encode()).hexdigest()[:20]
 
 
@@ -282,7 +301,10 @@ def _verilator() -> tuple[Path | None, str]:
 @contextmanager
 def _environment() -> Iterator[None]:
     folder, _ = _verilator()
-    changed: dict[str, str | None] = {}
+    # Runner's overrides of what is built; the key does not know them.
+    changed: dict[str, str | None] = {
+        name: os.environ.pop(name) for name in ("WAVES", "GUI") if name in os.environ
+    }
 
     def put(name: str, value: str) -> None:
         changed[name] = os.environ.get(name)
@@ -302,7 +324,7 @@ def _environment() -> Iterator[None]:
     finally:
         for name, value in changed.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 
@@ -318,7 +340,7 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
         # Dated ahead: make would compile them again, since they depend on the makefile that is about to be written.
         os.utime(shutil.copy(compiled, work), (later, later))
     tracing = {Trace.NONE: [], Trace.VCD: ["--trace-vcd"], Trace.FST: ["--trace-fst"]}[trace]
-    with _environment():
+    with _ENVIRONMENT, _environment():
         runner = get_runner("verilator")
         try:
             runner.build(
@@ -331,7 +353,8 @@ def _compile(design: Design, trace: Trace, work: Path) -> None:
                 build_args=[
                     "--no-public-flat-rw",
                     *_FLAGS,
-                    f"-O2 -I{work}",
+                    "-CFLAGS",
+                    " ".join([*_COMPILER_FLAGS, f"-I{work}"]),
                     *tracing,
                     *design.args,
                     *map(str, native),
@@ -391,8 +414,9 @@ def build_program(design: Design, folder: Path) -> Path:
         str(folder),
     ]
     command += ["--top-module", design.top, "-o", design.top, "--timescale", "1ns/1ps"]
-    command += [*_FLAGS, f"-O2 -I{folder}", *design.args, *map(str, [*verilog, *native])]
-    with _environment():
+    command += [*_FLAGS, "-CFLAGS", " ".join([*_COMPILER_FLAGS, f"-I{folder}"])]
+    command += [*design.args, *map(str, [*verilog, *native])]
+    with _ENVIRONMENT, _environment():
         result = subprocess.run(command, text=True, capture_output=True, check=False)
     if result.returncode:
         tail = "\n".join((result.stdout + result.stderr).splitlines()[-30:])

@@ -1,12 +1,13 @@
 """The one place that runs cocotb: a built model and a test module in, a verdict out."""
 
 import os
+import shutil
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagetide.model.errors import ToolError
@@ -26,13 +27,13 @@ class RunResult:
     Attributes:
         tests: names of the tests that passed.
         seed: random seed of the run, for repeating it.
-        folder: where log and waves are.
+        folder: where log and waves are; None if nothing of the run was kept.
         waves: the waveform file, if one was asked for.
     """
 
     tests: tuple[str, ...]
     seed: int
-    folder: Path
+    folder: Path | None
     waves: Path | None
 
 
@@ -53,19 +54,39 @@ def run(
         testcase: run only this test of the module.
         seed: cocotb's random seed.
         env: further environment variables for the tests.
-        folder: where log, result and waves are left; a fresh temporary folder if not given. A model built with tracing
-            writes its waves there.
+        folder: where log, result and waves are left; created if it is not there. If none is given, nothing is kept, but that a
+            model built with tracing leaves all of it in a temporary folder, whether its tests pass or not.
 
     Raises:
-        SimulationError: a test failed or none ran.
+        SimulationError: a test failed or none ran; the message holds the end of the log.
+        FileNotFoundError: the test module is a path, and there is no such file.
     """
+    name, path = _module(test_module)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _run(model, name, path, testcase, seed, env or {}, folder)
+    place = Path(tempfile.mkdtemp(prefix="pagetide-sim-"))
+    if model.trace is not Trace.NONE:
+        return _run(model, name, path, testcase, seed, env or {}, place)
+    try:
+        return replace(_run(model, name, path, testcase, seed, env or {}, place), folder=None)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _run(
+    model: Build,
+    name: str,
+    path: Path | None,
+    testcase: str | None,
+    seed: int,
+    env: Mapping[str, str],
+    place: Path,
+) -> RunResult:
     from cocotb_tools.runner import get_runner
 
-    place = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="pagetide-sim-"))
-    place.mkdir(parents=True, exist_ok=True)
     results, log = (place / "results.xml").resolve(), place / "sim.log"
     results.unlink(missing_ok=True)
-    name, path = _module(test_module)
     runner = get_runner("verilator")
     failure = ""
     with _import_path(path):
@@ -81,7 +102,7 @@ def run(
                 results_xml=str(results),
                 log_file=log,
                 test_args=["--trace"] if model.trace is not Trace.NONE else [],
-                extra_env=dict(env or {}),
+                extra_env=dict(env),
             )
         except (SystemExit, RuntimeError, OSError) as error:
             failure = str(error)
@@ -89,18 +110,20 @@ def run(
     tail = (
         "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else failure
     )
+    waves = place / f"dump.{model.trace.value}" if model.trace is not Trace.NONE else None
+    where = f"{name} on {model.design.top}, seed {seed}"
+    kept = f"\nwaves: {waves}" if waves is not None and waves.exists() else ""
     if failed:
         raise SimulationError(
-            f"{name} on {model.design.top}, seed {seed}: {len(failed)} of {len(passed) + len(failed)} tests failed\n"
+            f"{where}: {len(failed)} of {len(passed) + len(failed)} tests failed\n"
             + "\n".join(failed)
-            + f"\nend of the log:\n{tail}"
+            + f"\nend of the log:\n{tail}{kept}"
         )
     if not passed:
-        raise SimulationError(
-            f"{name} on {model.design.top}, seed {seed}: no test ran to its end\n{tail}"
-        )
-    waves = place / f"dump.{model.trace.value}"
-    return RunResult(tuple(passed), seed, place, waves if model.trace is not Trace.NONE else None)
+        raise SimulationError(f"{where}: no test ran to its end\n{tail}{kept}")
+    if waves is not None and not waves.exists():
+        raise SimulationError(f"{where}: the model wrote no waves to {waves}\n{tail}")
+    return RunResult(tuple(passed), seed, place, waves)
 
 
 def _module(test_module: str | Path) -> tuple[str, Path | None]:
@@ -115,8 +138,12 @@ def _module(test_module: str | Path) -> tuple[str, Path | None]:
 @contextmanager
 def _import_path(path: Path | None) -> Iterator[None]:
     """Put a folder first on the import path: the runner hands `sys.path` to the simulator's Python."""
-    # pytest's name in the environment would change where the runner puts its files.
-    current = os.environ.pop("PYTEST_CURRENT_TEST", None)
+    # pytest's name in the environment would change where the runner puts its files; the other two override arguments.
+    hidden = {
+        name: os.environ.pop(name)
+        for name in ("PYTEST_CURRENT_TEST", "WAVES", "GUI")
+        if name in os.environ
+    }
     if path is not None:
         sys.path.insert(0, str(path))
     try:
@@ -124,8 +151,7 @@ def _import_path(path: Path | None) -> Iterator[None]:
     finally:
         if path is not None:
             sys.path.remove(str(path))
-        if current is not None:
-            os.environ["PYTEST_CURRENT_TEST"] = current
+        os.environ.update(hidden)
 
 
 def _verdict(results: Path) -> tuple[list[str], list[str]]:

@@ -18,6 +18,7 @@ __all__ = [
     "Gate",
     "StreamDriver",
     "StreamMonitor",
+    "StreamRule",
     "StreamRuleError",
     "always",
     "pack",
@@ -83,6 +84,37 @@ def random_gate(seed: int, probability: float) -> Gate:
     """Return a gate that is open in each cycle with this probability."""
     chance = random.Random(seed)
     return lambda: chance.random() < probability
+
+
+class StreamRule:
+    """Checks one stream, cycle by cycle: what is offered stays, unchanged, until it is taken.
+
+    Args:
+        name: how the stream is called in the message.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: int | None = None
+
+    def check(self, word: int | None, taken: bool) -> None:
+        """Note a cycle.
+
+        Args:
+            word: the packed payload if the stream is valid, else None.
+            taken: whether the other side is ready.
+
+        Raises:
+            StreamRuleError: the item of the cycle before was not taken, and is gone or has changed.
+        """
+        if self._waiting is not None and word != self._waiting:
+            what = (
+                "withdrew its item"
+                if word is None
+                else f"changed its item from {self._waiting:#x} to {word:#x}"
+            )
+            raise StreamRuleError(f"stream {self._name} {what} before it was taken")
+        self._waiting = None if taken else word
 
 
 class StreamDriver:
@@ -189,7 +221,7 @@ class StreamMonitor:
         cocotb.start_soon(self._run())
 
     async def _run(self) -> None:
-        waiting: int | None = None
+        rule = StreamRule(self._name)
         falling = FallingEdge(self._clock)
         settled = ReadOnly()
         while True:
@@ -199,14 +231,7 @@ class StreamMonitor:
             await settled
             valid = int(self._valid.value)
             word = int(self._payload.value) if valid else None
-            if waiting is not None and word != waiting:
-                what = (
-                    "withdrew its item"
-                    if word is None
-                    else f"changed its item from {waiting:#x} to {word:#x}"
-                )
-                raise StreamRuleError(f"stream {self._name} {what} before it was taken")
-            waiting = None if ready else word
+            rule.check(word, ready)
             if word is not None and ready:
                 item = unpack(self._layout, word) if self._layout is not None else word
                 if self.on_item is not None:

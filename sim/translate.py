@@ -29,7 +29,7 @@ from pagetide.sim import bench
 from pagetide.sim.build import Build, Trace, build
 from pagetide.sim.placement import locations_of_plan, place
 from pagetide.sim.runner import run as run_cocotb
-from pagetide.sim.scoreboard import RECORD, Verdict, judge
+from pagetide.sim.scoreboard import RECORD, judge
 
 __all__ = [
     "MemoryModel",
@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+_WATCHDOG_CYCLES = 100_000
+
+
 @dataclass(frozen=True)
 class MemoryModel:
     """The memory behind the walker's port.
@@ -51,12 +54,14 @@ class MemoryModel:
         latency_cycles: from a read's handshake to its answer's, at least 1.
         jitter_cycles: up to this much more, at random for each read; answers then come out of order.
         outstanding_reads: reads that the memory holds at once.
+        read_interval_cycles: from one read's handshake to the next at the earliest; 1 is a read a cycle.
         error_ppm: reads in a million that end with SLVERR.
     """
 
     latency_cycles: int = 200
     jitter_cycles: int = 0
     outstanding_reads: int = 256
+    read_interval_cycles: int = 1
     error_ppm: int = 0
 
     def __post_init__(self) -> None:
@@ -65,6 +70,10 @@ class MemoryModel:
         if self.outstanding_reads < 2:
             raise InputError(
                 f"the memory must hold at least 2 reads at once, not {self.outstanding_reads}"
+            )
+        if self.read_interval_cycles < 1:
+            raise InputError(
+                f"the memory's read interval must be at least 1 cycle, not {self.read_interval_cycles}"
             )
         if self.jitter_cycles < 0 or not 0 <= self.error_ppm <= 1_000_000:
             raise InputError(
@@ -92,7 +101,8 @@ class TranslationResult:
         touch_bytes: granularity of the stream.
         translations: requests, each answered once if the verdict is clean.
         mismatches, lost, duplicates: the scoreboard's counts.
-        first_mismatch: sentence on the first offending request.
+        rule_breaks: cycles in which an output stream of the design withdrew or changed what it offered.
+        first_mismatch: sentence on what went wrong first; on a hang, what was outstanding. Empty if all is right.
         statuses: responses by status name.
         apertures: OK responses by the aperture of their page.
         l1_hit_rate: share of the lookups that hit.
@@ -115,6 +125,7 @@ class TranslationResult:
     mismatches: int
     lost: int
     duplicates: int
+    rule_breaks: int
     first_mismatch: str
     statuses: dict[str, int]
     apertures: dict[str, int]
@@ -135,8 +146,8 @@ class TranslationResult:
 
     @property
     def clean(self) -> bool:
-        """True if every request had exactly one response and every response was right."""
-        return not (self.mismatches or self.lost or self.duplicates)
+        """True if every request had exactly one response, every response was right, and no stream broke its rule."""
+        return not (self.mismatches or self.lost or self.duplicates or self.rule_breaks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -184,12 +195,14 @@ def prepare(
         "latency": memory.latency_cycles,
         "jitter": memory.jitter_cycles,
         "outstanding": memory.outstanding_reads,
+        "read_interval": memory.read_interval_cycles,
         "error_ppm": memory.error_ppm,
         "hold_requests": stress.hold_requests_percent,
         "hold_responses": stress.hold_responses_percent,
         "hold_memory": stress.hold_memory_percent,
         "invalidate_every": stress.invalidate_every_cycles,
-        "watchdog": 200_000 + 100 * memory.latency_cycles,
+        "watchdog": _WATCHDOG_CYCLES
+        + 100 * (memory.latency_cycles + memory.jitter_cycles + memory.read_interval_cycles),
         "seed": seed,
     }
     path = folder / "bench.txt"
@@ -221,15 +234,21 @@ def read_result(
     records = np.fromfile(folder / "log.bin", dtype=RECORD)
     order = port_order(stream)
     verdict = judge(
-        records, stream.va[order], stream.access[order], image, bus_errors=memory.error_ppm > 0
+        records,
+        stream.va[order],
+        stream.access[order],
+        image,
+        port=stream.requester[order],
+        kernel=stream.kernel[order],
+        bus_errors=memory.error_ppm > 0,
     )
+    trouble = [verdict.first] if verdict.first else []
+    if summary["rule_breaks"]:
+        trouble.insert(0, _rule_break(summary, config))
+    if summary["stray"]:
+        trouble.append(f"{summary['stray']} responses with the id of no request in flight")
     if summary["hung"]:
-        verdict = Verdict(
-            verdict.mismatches,
-            verdict.lost,
-            verdict.duplicates,
-            f"no progress for long: {summary['requests'] - summary['answered']} requests unanswered; {verdict.first}",
-        )
+        trouble.insert(0, _outstanding(summary, config))
     histogram = sorted(
         (int(key.partition(".")[2]), value)
         for key, value in summary.items()
@@ -257,7 +276,8 @@ def read_result(
         mismatches=verdict.mismatches,
         lost=verdict.lost,
         duplicates=verdict.duplicates + summary["stray"],
-        first_mismatch=verdict.first,
+        rule_breaks=summary["rule_breaks"],
+        first_mismatch="; ".join(trouble),
         statuses={
             _name(Status, code): int(n)
             for code, n in zip(codes.tolist(), counts.tolist(), strict=True)
@@ -280,6 +300,40 @@ def read_result(
         seed=seed,
         waves=str(waves) if waves is not None else None,
         extra={key: summary[key] for key in ("reads", "injected_errors", "invalidations")},
+    )
+
+
+def _rule_break(summary: dict[str, int], config: MmuConfig) -> str:
+    n = summary["first_break_stream"]
+    stream = f"responses of port {n}" if n < config.ports else "read addresses of the memory port"
+    return (
+        f"the stream of {stream} withdrew or changed its item before it was taken, "
+        f"first in cycle {summary['first_break_cycle']}"
+    )
+
+
+def _outstanding(summary: dict[str, int], config: MmuConfig) -> str:
+    """What waited for what when the bench gave up, in words."""
+    ports = [
+        f"port {p}: {summary[f'hang.port.{p}.in_flight']} in flight, "
+        f"{summary[f'hang.port.{p}.not_taken']} offered and not taken, "
+        f"{summary[f'hang.port.{p}.not_offered']} not yet offered"
+        for p in range(config.ports)
+    ]
+    waiting = [
+        text
+        for key, text in (
+            ("read_not_taken", "a read that the memory does not take"),
+            ("answer_not_taken", "an answer of the memory that the design does not take"),
+            ("invalidating", "an invalidation that the design does not take"),
+        )
+        if summary[f"hang.{key}"]
+    ]
+    return (
+        f"hang: no request taken or answered for long, given up in cycle {summary['cycles']}; "
+        f"{summary['requests'] - summary['answered']} of {summary['requests']} requests unanswered "
+        f"({'; '.join(ports)}); {summary['hang.walks']} walks and {summary['hang.reads']} reads of the memory open"
+        + (f"; waiting: {', '.join(waiting)}" if waiting else "")
     )
 
 
@@ -331,7 +385,7 @@ def simulate(
         seed: seed of everything random.
         waves: file to keep the waveform in; None: no waveform, which is much faster.
         trace: format of the waveform, if there is one.
-        progress: called now and then with the share of the touches answered.
+        progress: called now and then with the share of the touches answered; from another thread.
 
     Returns:
         The result; a mismatch is reported in it, not raised.

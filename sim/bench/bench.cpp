@@ -57,6 +57,7 @@ struct Config {
     uint64_t latency = 100;      // cycles from a read's handshake to its answer's, without jitter
     uint64_t jitter = 0;         // up to this many cycles more, at random: answers come out of order
     uint64_t outstanding = 256;  // reads the memory holds
+    uint64_t read_interval = 1;  // cycles from one read's handshake to the next at the earliest: bandwidth
     uint64_t error_ppm = 0;      // reads in a million that end with SLVERR
     uint64_t hold_requests = 0;  // percent of cycles in which a port offers nothing
     uint64_t hold_responses = 0; // percent of cycles in which a port takes nothing
@@ -76,7 +77,7 @@ Config read_config() {
         {"trace", &c.trace}, {"image", &c.image}, {"log", &c.log}, {"summary", &c.summary}};
     std::unordered_map<std::string, uint64_t*> numbers = {
         {"root", &c.root}, {"root_aperture", &c.root_aperture}, {"latency", &c.latency}, {"jitter", &c.jitter},
-        {"outstanding", &c.outstanding}, {"error_ppm", &c.error_ppm}, {"hold_requests", &c.hold_requests},
+        {"outstanding", &c.outstanding}, {"read_interval", &c.read_interval}, {"error_ppm", &c.error_ppm}, {"hold_requests", &c.hold_requests},
         {"hold_responses", &c.hold_responses}, {"hold_memory", &c.hold_memory},
         {"invalidate_every", &c.invalidate_every}, {"watchdog", &c.watchdog}, {"seed", &c.seed}};
     std::string key;
@@ -124,6 +125,7 @@ struct Random {
 struct Port {
     size_t first = 0, last = 0, next = 0;  // requests of this port in the trace
     bool offered = false;
+    uint32_t offered_id = 0;
     std::vector<uint32_t> free_ids;
     std::vector<size_t> owner;   // request of each id in flight
     std::vector<uint8_t> in_flight;
@@ -152,6 +154,7 @@ public:
         if (now < RESET_CYCLES) {
             put(ins_, 0, 1, now + 1 < RESET_CYCLES);
         } else {
+            stream_rule(outs, now);
             walks(outs, now);
             responses(outs, now);
             requests(outs, now);
@@ -159,24 +162,33 @@ public:
             invalidations(outs, now);
         }
         std::memcpy(ins, ins_, sizeof ins_);
-        const bool done = answered_ == records_.size();
-        if (!done && now - progress_ > config_.watchdog) hung_ = true;
-        if (done || hung_) finish(outs);
-        return done || hung_;
+        if (answered_ < records_.size()) {
+            end_ = cycle_;
+            hung_ = now - progress_ > config_.watchdog;
+        }
+        // Some cycles more: an answer too many, after the last one, must be seen.
+        const bool done = hung_ || (answered_ == records_.size() && cycle_ - end_ > DRAIN_CYCLES);
+        if (done) finish(outs);
+        return done;
     }
 
     uint64_t answered() const { return answered_; }
 
 private:
     static constexpr uint64_t RESET_CYCLES = 4;
+    static constexpr uint64_t DRAIN_CYCLES = 64;
     static constexpr size_t HISTOGRAM = 1 << 16;
 
     Config config_;
     Random random_;
     uint32_t ins_[IN_WORDS];
     uint64_t cycle_ = 0, answered_ = 0, progress_ = 0, stray_ = 0, walks_ = 0, walk_cycles_ = 0, reads_ = 0, errors_ = 0;
-    uint64_t invalidations_ = 0, order_ = 0;
+    uint64_t invalidations_ = 0, order_ = 0, end_ = 0, next_read_ = 0, open_walks_ = 0;
     bool hung_ = false, invalidating_ = false, written_ = false;
+    // Output streams whose item was not taken at the last edge, and the outputs at that edge.
+    bool held_[PORTS + 1] = {};
+    uint32_t held_outs_[OUT_WORDS];
+    uint64_t rule_breaks_ = 0, first_break_cycle_ = 0, first_break_stream_ = 0;
     std::vector<uint64_t> trace_;
     std::vector<uint32_t> kernel_;
     std::vector<uint64_t> left_in_kernel_;
@@ -234,10 +246,41 @@ private:
         if (get(outs, WALK_DONE, 1)) {
             const uint64_t took = now - walk_start_[get(outs, WALK_DONE_CONTEXT, CONTEXT_BITS)];
             ++walks_;
+            --open_walks_;
             walk_cycles_ += took;
             ++histogram_[std::min<size_t>(took, HISTOGRAM - 1)];
         }
-        if (get(outs, WALK_START, 1)) walk_start_[get(outs, WALK_START_CONTEXT, CONTEXT_BITS)] = now;
+        if (get(outs, WALK_START, 1)) {
+            walk_start_[get(outs, WALK_START_CONTEXT, CONTEXT_BITS)] = now;
+            ++open_walks_;
+        }
+    }
+
+    // What is offered stays, unchanged, until it is taken: on each response stream and on the read address channel.
+    void stream_rule(const uint32_t* outs, uint64_t now) {
+        bool any = false;
+        for (int n = 0; n <= PORTS; ++n) {
+            const bool read = n == PORTS;
+            const int valid = read ? AR_VALID : RESPONSE_VALID[n];
+            if (held_[n] && !(get(outs, valid, 1) && same(outs, read ? AR_PAYLOAD : RESPONSE_PAYLOAD[n],
+                                                          read ? AR_BITS : RESPONSE_BITS))) {
+                if (!rule_breaks_++) {
+                    first_break_cycle_ = now;
+                    first_break_stream_ = uint64_t(n);
+                }
+            }
+            held_[n] = get(outs, valid, 1) && !get(ins_, read ? AR_READY : RESPONSE_READY[n], 1);
+            any = any || held_[n];
+        }
+        if (any) std::memcpy(held_outs_, outs, sizeof held_outs_);
+    }
+
+    bool same(const uint32_t* outs, int offset, int bits) const {
+        for (int done = 0; done < bits; done += 64) {
+            const int take = std::min(64, bits - done);
+            if (get(outs, offset + done, take) != get(held_outs_, offset + done, take)) return false;
+        }
+        return true;
     }
 
     void responses(const uint32_t* outs, uint64_t now) {
@@ -275,6 +318,7 @@ private:
             Port& port = ports_[p];
             if (port.offered && get(outs, REQUEST_READY[p], 1)) {
                 records_[port.next].request_cycle = now;
+                port.in_flight[port.offered_id] = 1;
                 ++port.next;
                 port.offered = false;
                 progress_ = now;
@@ -284,7 +328,7 @@ private:
                 const uint32_t id = port.free_ids.back();
                 port.free_ids.pop_back();
                 port.owner[id] = port.next;
-                port.in_flight[id] = 1;
+                port.offered_id = id;
                 const uint64_t word = trace_[port.next];
                 const int base = REQUEST_PAYLOAD[p];
                 put(ins_, base + REQUESTS_ID, REQUESTS_ID_BITS, id);
@@ -306,6 +350,7 @@ private:
             last_due_[id] = due;
             pending_.push({due, order_++, id, get(outs, AR_PAYLOAD + MEMORY_AR_ADDR, MEMORY_AR_ADDR_BITS)});
             ++reads_;
+            next_read_ = now + config_.read_interval;
         }
         if (r_valid_ && get(outs, R_READY, 1)) r_valid_ = false;
         if (!r_valid_ && !pending_.empty() && pending_.top().due <= now) {
@@ -314,7 +359,8 @@ private:
             r_valid_ = true;
         }
         put(ins_, R_VALID, 1, r_valid_);
-        put(ins_, AR_READY, 1, pending_.size() + 1 < config_.outstanding && !random_.percent(config_.hold_memory));
+        put(ins_, AR_READY, 1, pending_.size() + 1 < config_.outstanding && now + 1 >= next_read_ &&
+                                   !random_.percent(config_.hold_memory));
     }
 
     void answer(const Read& read) {
@@ -345,6 +391,23 @@ private:
         put(ins_, INVALIDATE_VALID, 1, invalidating_);
     }
 
+    // What waits for what when a run is given up.
+    template <typename Line>
+    void outstanding(const uint32_t* outs, const Line& line) const {
+        for (int p = 0; p < PORTS; ++p) {
+            const Port& port = ports_[p];
+            const std::string name = "hang.port." + std::to_string(p);
+            line((name + ".in_flight").c_str(), uint64_t(std::count(port.in_flight.begin(), port.in_flight.end(), 1)));
+            line((name + ".not_taken").c_str(), port.offered);
+            line((name + ".not_offered").c_str(), port.last - port.next - port.offered);
+        }
+        line("hang.walks", open_walks_);
+        line("hang.reads", pending_.size() + r_valid_);
+        line("hang.read_not_taken", get(outs, AR_VALID, 1) && !get(ins_, AR_READY, 1));
+        line("hang.answer_not_taken", r_valid_ && !get(outs, R_READY, 1));
+        line("hang.invalidating", invalidating_);
+    }
+
     void finish(const uint32_t* outs) {
         if (written_) return;
         written_ = true;
@@ -356,7 +419,7 @@ private:
         if (!out) fail("cannot write " + config_.summary);
         auto line = [out](const char* key, uint64_t value) { std::fprintf(out, "%s %" PRIu64 "\n", key, value); };
         line("hung", hung_);
-        line("cycles", cycle_ - RESET_CYCLES);
+        line("cycles", end_ + 1 - RESET_CYCLES);
         line("requests", records_.size());
         line("answered", answered_);
         line("stray", stray_);
@@ -365,9 +428,13 @@ private:
         line("reads", reads_);
         line("injected_errors", errors_);
         line("invalidations", invalidations_);
+        line("rule_breaks", rule_breaks_);
+        line("first_break_cycle", first_break_cycle_);
+        line("first_break_stream", first_break_stream_);
         for (size_t n = 0; n < HISTOGRAM; ++n)
             if (histogram_[n]) std::fprintf(out, "walk_latency.%zu %" PRIu64 "\n", n, histogram_[n]);
         for (const auto& counter : COUNTERS) line(counter.name, get(outs, counter.offset, counter.bits));
+        if (hung_) outstanding(outs, line);
         if (std::fclose(out)) fail("cannot write " + config_.summary);
     }
 };

@@ -21,4 +21,6 @@ async def run(dut: Any) -> None:
     while not int(finished.value):
         await wake
         if report:
-            Path(report).write_text(str(int(answered.value)))
+            fresh = Path(report + ".new")
+            fresh.write_text(str(int(answered.value)))
+            fresh.replace(report)  # a reader never sees half a number

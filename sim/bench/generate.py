@@ -176,6 +176,7 @@ def _layout(component: Any, ports: list[dict[str, Any]]) -> str:
     ):
         constant(f"{prefix}_BITS", by_name[ports_name]["width"])
     constant("R_BITS", by_name["memory__r__payload"]["width"])
+    constant("AR_BITS", by_name["memory__ar__payload"]["width"])
     constant("ROOT", into["root"])
     constant("INVALIDATE_VALID", into["invalidate__valid"])
     constant("INVALIDATE_READY", out["invalidate__ready"])

@@ -1,5 +1,6 @@
 """The build cache: hits, keys, damage, locking, and clear errors."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -45,12 +46,52 @@ def test_first_build_then_hit_then_repair(cache: Path) -> None:
     again = build(counter())
     assert again.cached
     assert again == first
-    # A damaged entry is not used.
-    first.executable.write_bytes(b"")
+    # A damaged entry is not used, even if its size is right; what a killed builder left is cleared away.
+    program = bytearray(first.executable.read_bytes())
+    program[len(program) // 2] ^= 1
+    first.executable.write_bytes(program)
+    (cache / f".{first.key}.killed").mkdir()
     repaired = build(counter())
     assert not repaired.cached
-    assert repaired.executable.stat().st_size > 1000
+    assert repaired.executable.read_bytes() != program
     assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
+
+
+def test_interrupted_build_is_not_published(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pagetide.sim import build as module
+
+    design = counter(COUNTER.replace("+ 1", "+ 5"))
+
+    def interrupted(design: Design, trace: Trace, work: Path) -> None:
+        (work / design.top).write_bytes(b"half a program")
+        raise KeyboardInterrupt
+
+    before = {path.name for path in cache.iterdir() if path.is_dir()}
+    monkeypatch.setattr(module, "_compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(design)
+    assert {path.name for path in cache.iterdir() if path.is_dir()} == before
+
+
+def test_fst_needs_headers(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pagetide.sim import build as module
+
+    monkeypatch.setattr(module, "_has_header", lambda name: name != "lz4.h")
+    with pytest.raises(BuildError, match=r"needs liblz4-dev; on Debian: apt install liblz4-dev$"):
+        build(counter(COUNTER.replace("+ 1", "+ 7")), trace=Trace.FST)
+
+
+def test_the_runners_environment_variables_do_not_change_a_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pagetide.sim import build as module
+
+    monkeypatch.setenv("WAVES", "1")
+    monkeypatch.setenv("MAKEFLAGS", "-j7")
+    with module._environment():
+        assert "WAVES" not in os.environ
+    assert os.environ["WAVES"] == "1"
+    assert os.environ["MAKEFLAGS"] == "-j7"
 
 
 def test_key_covers_all_that_determines_a_model(
@@ -69,8 +110,15 @@ def test_key_covers_all_that_determines_a_model(
     }
     assert len(keys) == 5
     assert module._key(counter(), Trace.NONE) in keys
-    monkeypatch.setattr(module, "_verilator", lambda: (None, "9.999"))
-    assert module._key(counter(), Trace.NONE) not in keys
+    for name, value in (
+        ("_verilator", lambda: (None, "9.999")),
+        ("_compiler_version", lambda: "99.1"),
+        ("_FLAGS", ("-O1",)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            keys.add(module._key(counter(), Trace.NONE))
+    assert len(keys) == 8
 
 
 def test_rejected_design_says_why_and_leaves_nothing(cache: Path) -> None:

@@ -1,10 +1,12 @@
 """Stream drivers and monitors, and how a run's failure is told."""
 
+import tempfile
+
 import pytest
 
 from pagetide.sim.build import build_component
 from pagetide.sim.runner import SimulationError, run
-from pagetide.sim.streams import pack, unpack
+from pagetide.sim.streams import StreamRule, StreamRuleError, pack, unpack
 
 
 def test_pack_and_unpack(pair_layout) -> None:
@@ -18,10 +20,23 @@ def test_pack_and_unpack(pair_layout) -> None:
         pack(pair_layout, {"mid": 1})
 
 
-def test_items_pass_in_order_and_at_full_rate(swap, here) -> None:
+def test_items_pass_in_order_and_at_full_rate(swap, here, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     result = run(build_component(swap()), here / "cocotb_streams.py", seed=5)
     assert result.tests == ("items_pass_in_order", "full_rate_without_backpressure")
     assert result.seed == 5
+    assert result.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stream_rule() -> None:
+    rule = StreamRule("o")
+    for word, taken in ((None, True), (5, False), (5, True), (6, True), (None, False), (7, False)):
+        rule.check(word, taken)
+    with pytest.raises(StreamRuleError, match="stream o changed its item from 0x7 to 0x8 before"):
+        rule.check(8, True)
+    with pytest.raises(StreamRuleError, match="stream o withdrew its item before it was taken"):
+        rule.check(None, True)
 
 
 def test_a_broken_stream_rule_fails_the_run_with_its_reason(swap, here) -> None:
