@@ -572,6 +572,26 @@ class L1Tlb(wiring.Component):
             m.d.sync += old_responses.eq(old_responses - 1)
         m.d.comb += self.quiet.eq((old_responses == 0) & ~(slot_busy & slot_stale).any())
 
+        if platform == "formal":
+            # Two entries never cover one page. With it, at most one matches a request; both are inductive.
+            for i in range(self._entries):
+                for k in range(i):
+                    a, b = tags[i], tags[k]
+                    large = (a.page_size != PageSize.SIZE_4K) | (b.page_size != PageSize.SIZE_4K)
+                    huge = (a.page_size == PageSize.SIZE_2M) | (b.page_size == PageSize.SIZE_2M)
+                    m.d.comb += Assert(
+                        ~(
+                            valid[i]
+                            & valid[k]
+                            & (a.asid == b.asid)
+                            & (a.vpn[9:] == b.vpn[9:])
+                            & (huge | (a.vpn[4:9] == b.vpn[4:9]))
+                            & (large | (a.vpn[:4] == b.vpn[:4]))
+                        )
+                    )
+            with m.If(~fill_busy):
+                m.d.comb += Assert((match_entry & (match_entry - 1)) == 0)
+
         events = {
             "lookups": self.requests.valid & self.requests.ready,
             "hits": hit,
