@@ -62,7 +62,14 @@ def test_mmu_directed(preset, tmp_path):
 def test_mmu_random(preset, tmp_path):
     """F1 to F10, O1 to O6, L1, L2, L7 of the bug list, at random."""
     config = PRESETS[preset]
-    covered = simulate(Mmu(config), config.to_dict(), "mmu_random", tmp_path, seed=2, requests=1500 if preset == "small" else 800)
+    covered = simulate(
+        Mmu(config),
+        config.to_dict(),
+        "mmu_random",
+        tmp_path,
+        seed=2,
+        requests=1500 if preset == "small" else 800,
+    )
     assert {name for name, count in covered["statuses"].items() if count} >= {
         "OK",
         "FLASH",

@@ -44,7 +44,9 @@ def mutant(module, old, new):
     spec = importlib.util.spec_from_loader(module.__name__, loader=None)
     changed = importlib.util.module_from_spec(spec)
     changed.__package__ = module.__package__
-    exec(compile(source.replace(old, new), f"mutant of {module.__file__}", "exec"), changed.__dict__)
+    exec(
+        compile(source.replace(old, new), f"mutant of {module.__file__}", "exec"), changed.__dict__
+    )
     return changed
 
 
@@ -196,7 +198,9 @@ class L1Proof(Elaboratable):
             with m.If(~waiting):
                 m.d.sync += age.eq(0)
             late = Signal(2)
-            m.d.sync += late.eq(asked & ~Cat(dut.fills.valid & (dut.fills.p.tag == s) for s in range(2)))
+            m.d.sync += late.eq(
+                asked & ~Cat(dut.fills.valid & (dut.fills.p.tag == s) for s in range(2))
+            )
             m.d.comb += [Assume(late == 0), Assume(~dut.invalidate), Assert(age < BOUND)]
 
     def invalidation(self, m, dut, asked, taken):
@@ -254,7 +258,9 @@ def test_l1_single_answers_fail_on_mutant(scratch):
 
 def test_l1_stream_rules_fail_on_mutant(scratch):
     """The response queue takes more than it can hold."""
-    broken = mutant(l1, "self._latency = latency\n", "self._latency = latency  # otherwise the same\n")
+    broken = mutant(
+        l1, "self._latency = latency\n", "self._latency = latency  # otherwise the same\n"
+    )
     queue = mutant(queues, "self.i.ready.eq(~self.level[1])", "self.i.ready.eq(1)")
     broken.TwoEntryQueue = queue.TwoEntryQueue
     assert not prove_l1(scratch, broken, latency=1, properties=["rules"], depth=12)
@@ -331,7 +337,9 @@ class WalkerProof(Elaboratable):
         prompt = self.bound is not None
         # A small world: two pages, and of each table word only the bits that decide where the walk goes.
         assume_offers(m, dut.requests, vpn=AnySeq(1))
-        word = Cat(AnySeq(4), Const(0, 1), AnySeq(1), Const(0, 2), AnySeq(1), Const(0, 46), AnySeq(1))
+        word = Cat(
+            AnySeq(4), Const(0, 1), AnySeq(1), Const(0, 2), AnySeq(1), Const(0, 46), AnySeq(1)
+        )
         line = Cat(word, Const(0, 64 - len(word)), word)
         m.d.comb += [
             dut.root.aperture.eq(AnyConst(2)),
