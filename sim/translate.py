@@ -357,7 +357,8 @@ def _percentile(histogram: list[tuple[int, int]], share: float) -> int:
 
 def build_bench(config: MmuConfig, trace: Trace = Trace.NONE) -> Build:
     """Return the model of the fast bench around an MMU, from the cache or newly built (half a minute to two minutes)."""
-    return build(bench.bench_design(Mmu(config)), trace=trace)
+    waves = trace is not Trace.NONE
+    return build(bench.bench_design(Mmu(config), waves=waves), trace=trace)
 
 
 def simulate(

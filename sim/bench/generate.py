@@ -12,11 +12,32 @@ _DUT = "mmu"
 _OBSERVED = ("finished", "answered", "cycles")
 
 
-def bench_design(component: Any) -> Design:
+_BATCH_CYCLES = 1000
+# Without waves the clock toggles itself in delta cycles, a batch of cycles at one point of time: the simulator then looks after
+# VPI and timers once a batch. Every change goes through a nonblocking assignment, so nothing races.
+_BATCH_CLOCK = f"""  bit start = 0, started = 0;
+  int left = 0;
+  always #{2 * _BATCH_CYCLES} start = ~start;
+  always @(start or clk) begin
+    if (start != started) begin
+      started <= start;
+      left <= {2 * _BATCH_CYCLES - 1};
+      clk <= ~clk;
+    end else if (left != 0 && !finished) begin
+      left <= left - 1;
+      clk <= ~clk;
+    end
+  end"""
+_PLAIN_CLOCK = "  always begin\n    #1;\n    if (!finished) clk = ~clk;\n  end"
+
+
+def bench_design(component: Any, *, waves: bool = False) -> Design:
     """Return the bench for cocotb: module ``bench`` with a clock of its own; public are its progress signals.
 
     Args:
         component: a `pagetide.hw.top.Mmu`.
+        waves: give every edge of the clock its own time, as waveforms need it; much slower. What the design does in which
+            cycle is the same.
     """
     ports = sidecar(component)["ports"]
     return Design(
@@ -26,11 +47,11 @@ def bench_design(component: Any) -> Design:
             "bench.sv": _module(
                 ports,
                 head="module bench;\n  bit clk = 0;\n  bit finished = 0;\n  longint answered = 0;\n  longint cycles = 0;",
-                clock="  always begin\n    #1;\n    if (!finished) clk = ~clk;\n  end",
+                clock=_PLAIN_CLOCK if waves else _BATCH_CLOCK,
             ),
         },
         public=[("bench", name) for name in _OBSERVED],
-        args=["--timing"],
+        args=["--timing", "--converge-limit", str(4 * _BATCH_CYCLES)],
     )
 
 

@@ -150,6 +150,19 @@ def test_honest_stand_in_is_clean_and_its_waves_are_where_they_were_asked_for(
 
 
 @pytest.mark.slow
+def test_waves_change_nothing(small, mixed_table, mixed_stream, tmp_path) -> None:
+    """Without waves the clock runs in batches, with waves edge by edge: the design must not notice."""
+    memory = MemoryModel(latency_cycles=10, jitter_cycles=20)
+    runs = [
+        simulate(mixed_stream, mixed_table.image(), small, memory=memory, waves=waves).to_dict()
+        for waves in (None, tmp_path / "w.vcd")
+    ]
+    for run in runs:
+        del run["seconds"], run["cycles_per_second"], run["waves"]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.slow
 def test_fst_waves(lies, fault, tmp_path) -> None:
     try:
         check_tools(Trace.FST)
