@@ -106,7 +106,7 @@ def import_zoo_library(name: str) -> Any:
     Raises:
         InputError: the library is not installed.
     """
-    torch = import_torch()
+    import_torch()
     top = name.split(".")[0]
     try:
         with contextlib.suppress(ModuleNotFoundError):
@@ -117,7 +117,9 @@ def import_zoo_library(name: str) -> Any:
                     raise
                 for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
                     del sys.modules[module]
-                library = torch.library.Library("torchvision", "DEF")
+                from torch import library as torch_library
+
+                library = torch_library.Library("torchvision", "DEF")
                 for operator in ("nms", "qnms"):
                     library.define(
                         f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

@@ -169,9 +169,9 @@ def _capture(
 ) -> Capture:
     model = MODELS[name]
     import_torch()
-    if model.library:
-        import_zoo_library(model.library)
-    code = model.library or "pagetide"
+    if model.distribution:
+        import_zoo_library(model.distribution)
+    code = model.distribution or "pagetide"
     return capture_step(
         model.build,
         batch=batch,

@@ -22,7 +22,7 @@ class ZooModel:
     Attributes:
         title: what it is, in one line.
         optimizer: the optimizer it is trained with unless another is asked for.
-        library: distribution that the model's code comes from; empty for a module of our own.
+        distribution: the one that the model's code comes from; empty for a module of our own.
         build: ``build(batch)``, or ``build(batch, seq)`` for a model of sequences, as `capture_step` takes.
         seq: default sequence length; None for a model without one.
         input: what one sample is.
@@ -30,7 +30,7 @@ class ZooModel:
 
     title: str
     optimizer: str
-    library: str
+    distribution: str
     build: Callable[..., TrainingStep]
     seq: int | None
     input: str
