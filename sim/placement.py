@@ -6,6 +6,7 @@ free frames at its birth and gives them back at its death, so that frames are us
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class Placement:
     Attributes:
         layout: addresses of the tensors.
         location: uint8[T] of `Location` for each tensor.
-        table: the page table with every page mapped.
+        table: the page table.
     """
 
     layout: VaLayout
@@ -63,6 +64,7 @@ def place(
     layout: VaLayout,
     *,
     location: NDArray[np.uint8] | Sequence[int] | None = None,
+    mapped: NDArray[np.integer[Any]] | None = None,
     gpu_bytes: int = 40 << 30,
     pa_bits: int = 47,
     memory_address_bits: int = 47,
@@ -74,6 +76,8 @@ def place(
         layout: their addresses and the page size.
         location: `Location` of each tensor, [T]; GPU for all if not given. What does not fit GPU memory when it is born is
             in host memory instead.
+        mapped: ids of the tensors that are entered in the table; all if not given. For a window of kernels its operands do, and
+            the table of a large workload with small pages takes gigabytes. Frames do not depend on it.
         gpu_bytes: size of the pool of GPU frames.
         pa_bits, memory_address_bits: address widths of the MMU.
 
@@ -114,12 +118,14 @@ def place(
             frame[pages] = host_next + np.arange(count)
             host_next += count
     table = PageTable(pa_bits=pa_bits, memory_address_bits=memory_address_bits)
-    tensor_of_page = np.repeat(np.arange(len(workload.tensors)), layout.pages)
-    page = np.arange(len(frame)) - first_page[tensor_of_page]
+    chosen = np.arange(len(workload.tensors)) if mapped is None else np.unique(mapped)
+    pages_of = layout.pages[chosen]
+    tensor_of_page = np.repeat(chosen, pages_of)
+    page = np.arange(len(tensor_of_page)) - np.repeat(np.cumsum(pages_of) - pages_of, pages_of)
     table.map_many(
         layout.base_va[tensor_of_page] + (page * layout.page_bytes).astype(np.uint64),
         page_size,
         where[tensor_of_page],
-        frame * step,
+        frame[first_page[tensor_of_page] + page] * step,
     )
     return Placement(layout=layout, location=where, table=table)

@@ -23,7 +23,7 @@ from pagetide.hw.pagetable.table import TableImage
 from pagetide.hw.top import Mmu
 from pagetide.model.errors import InputError
 from pagetide.model.plan import MigrationPlan
-from pagetide.model.workload import Workload
+from pagetide.model.workload import Csr, Workload
 from pagetide.model.workload.lowering import AccessStream, lay_out, lower
 from pagetide.sim import bench
 from pagetide.sim.build import Build, Trace, build
@@ -337,6 +337,12 @@ def _outstanding(summary: dict[str, int], config: MmuConfig) -> str:
     )
 
 
+def _operands(lists: Csr, window: slice) -> NDArray[np.int32]:
+    """Ids of the operands of a window of kernels."""
+    first, last, _ = window.indices(len(lists.indptr) - 1)
+    return lists.ids[int(lists.indptr[first]) : int(lists.indptr[last])]
+
+
 def _name(kind: Any, code: int) -> str:
     try:
         return str(kind(code).name)
@@ -475,9 +481,13 @@ def simulate_workload(
     stream = lower(
         workload, layout, touch_bytes=touch_bytes, requesters=config.ports, kernels=kernels
     )
+    window = slice(kernels.start, kernels.stop) if kernels is not None else slice(None)
     placement = place(
         workload,
         layout,
+        mapped=np.concatenate(
+            [_operands(lists, window) for lists in (workload.inputs, workload.outputs)]
+        ),
         location=locations_of_plan(workload, plan) if plan is not None else None,
         gpu_bytes=gpu_bytes,
         pa_bits=config.pa_bits,

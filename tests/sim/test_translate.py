@@ -133,6 +133,7 @@ def lies(small, liar, monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.xdist_group("liar")
 def test_honest_stand_in_is_clean_and_its_waves_are_where_they_were_asked_for(
     lies, fault, tmp_path, monkeypatch
 ) -> None:
@@ -163,6 +164,7 @@ def test_waves_change_nothing(small, mixed_table, mixed_stream, tmp_path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("liar")
 def test_fst_waves(lies, fault, tmp_path) -> None:
     try:
         check_tools(Trace.FST)
@@ -173,6 +175,7 @@ def test_fst_waves(lies, fault, tmp_path) -> None:
     assert (tmp_path / "lies.fst").read_bytes()[:9] == bytes([0]) + (329).to_bytes(8, "big")
 
 
+@pytest.mark.xdist_group("liar")
 def test_every_lie_is_caught(lies, fault) -> None:
     def told(*faults, **options):
         result = lies(faults, **options)
@@ -207,6 +210,7 @@ def test_every_lie_is_caught(lies, fault) -> None:
     assert text.startswith("hang: ")
 
 
+@pytest.mark.xdist_group("liar")
 def test_a_hang_says_what_is_outstanding(lies, fault) -> None:
     result = lies([fault.NONE, fault.NEVER_ANSWERS, fault.NONE, fault.NONE])
     assert (result.mismatches, result.lost) == (0, 3)
