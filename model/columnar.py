@@ -9,7 +9,6 @@ import json
 import os
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,9 @@ def load_columns(
     try:
         # From memory: numpy leaves the file open when it is damaged.
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in archive.files}
+            columns = {name: np.asanyarray(archive[name]) for name in archive.files}
+        if any(column.dtype.kind not in "biuf" for column in columns.values()):
+            raise ValueError("a column holds no numbers")
         head = json.loads(columns.pop(_HEADER).tobytes())
         found, found_version = str(head.pop("pagetide")), int(head["version"])
     except FileNotFoundError:
@@ -115,18 +116,12 @@ def load_columns(
         raise InputError(f"{path}: is a folder, but a {kind} file is needed") from None
     except PermissionError:
         raise InputError(f"{path}: may not be read; check its permissions") from None
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        KeyError,
-        ValueError,
-        TypeError,
-        EOFError,
-        OSError,
-        AttributeError,
-    ) as error:
+    except Exception as error:
+        # zipfile, zlib, numpy, tokenize and json each have errors of their own for damaged bytes, and MemoryError,
+        # RecursionError and OverflowError come up as well.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
-            f"{path}: not a Pagetide {kind} file, or damaged ({type(error).__name__}: {error}); write it again"
+            f"{path}: not a Pagetide {kind} file, or damaged ({reason[:200]}); write it again"
         ) from None
     if found != kind:
         raise InputError(f"{path}: holds a {found}, but a {kind} is needed")
