@@ -9,7 +9,6 @@ The tables were derived from the public G10 artifact. Layout of the folder, for 
 - ``traces/M/cudnnBWorkspace.txt``: ``index bytes B``; a row that is not zero gives the kernel one more output tensor.
 """
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,8 @@ PAGE_BYTES = 4096
 """Sizes in the tables are rounded up to whole pages of this many bytes (G10 paper, section 4.5)."""
 
 _ELEMENT_BYTES = 4
+_MAX_NUMBER = 1 << 50
+_MAX_MS = 1e9
 
 
 def available(folder: Path) -> dict[str, list[int]]:
@@ -39,7 +40,7 @@ def available(folder: Path) -> dict[str, list[int]]:
             path.stem.removeprefix("cudnn")
             for path in (folder / "traces" / model).glob("cudnn*.txt")
         )
-        found[model] = sorted(int(stem) for stem in stems if stem.isdigit())
+        found[model] = sorted(int(stem) for stem in stems if stem.isdecimal() and stem.isascii())
     return found
 
 
@@ -69,7 +70,9 @@ def load_g10(folder: Path, model: str, batch: int) -> Workload:
         raise InputError(f"{folder}: no trace of {model} at batch {batch}; there are {known}")
 
     size_bytes, is_global = _tensors(folder / "derived" / f"{model}_tensors.csv", batch)
-    names, inputs, outputs = _kernels(folder / "derived" / f"{model}_kernels.csv")
+    names, inputs, outputs = _kernels(
+        folder / "derived" / f"{model}_kernels.csv", tensors=len(size_bytes)
+    )
     trace = folder / "traces" / model
     times_ms = _column(trace / f"cudnn{batch}.txt", unit="ms")
     workspace = np.array(_column(trace / f"cudnn{batch}Workspace.txt", unit="B"), dtype=np.int64)
@@ -130,12 +133,13 @@ def _rows(path: Path, columns: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}: no such file; the folder is not complete") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
-    reader = csv.reader(text.splitlines())
-    header = next(reader, [])
-    if ",".join(header) != columns:
+    # No cell holds a line break or a quote, so that a row is a line.
+    lines = text.splitlines()
+    header = columns.split(",")
+    if not lines or lines[0] != columns:
         raise InputError(f"{path}:1: the header must be {columns!r}")
-    for row_id, cells in enumerate(reader):
-        line = reader.line_num
+    for row_id, row in enumerate(lines[1:]):
+        line, cells = row_id + 2, row.split(",")
         if len(cells) != len(header):
             raise InputError(f"{path}:{line}: {len(cells)} cells, but {len(header)} are needed")
         if cells[0] != str(row_id):
@@ -145,11 +149,15 @@ def _rows(path: Path, columns: str) -> Iterator[tuple[int, list[str]]]:
         yield line, cells
 
 
-def _number(path: Path, line: int, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{path}:{line}: {text!r} is not a whole number") from None
+def _number(path: Path, line: int, text: str, *, below: int = _MAX_NUMBER) -> int:
+    """Return a whole number from 0 to `below` - 1."""
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"{path}:{line}: {text!r} is not a whole number")
+    if len(text) > 20 or int(text) >= below:
+        raise InputError(
+            f"{path}:{line}: {text[:30]} is too large; the numbers here are below {below}"
+        )
+    return int(text)
 
 
 def _tensors(path: Path, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -158,24 +166,35 @@ def _tensors(path: Path, batch: int) -> tuple[NDArray[np.int64], NDArray[np.bool
     for line, cells in _rows(
         path, "tensor_id,is_global,fp32_elems_per_sample,fixed_bytes_page_rounded"
     ):
-        _, global_flag, elements, fixed = (_number(path, line, cell) for cell in cells)
+        global_flag = _number(path, line, cells[1], below=2)
+        elements, fixed = (_number(path, line, cell) for cell in cells[2:])
         if (elements > 0) == (fixed > 0):
             raise InputError(
                 f"{path}:{line}: exactly one of elements per sample and fixed bytes must be positive"
             )
-        sizes.append(_ELEMENT_BYTES * elements * batch if elements else fixed)
+        size = _ELEMENT_BYTES * elements * batch if elements else fixed
+        if size >= _MAX_NUMBER:
+            raise InputError(
+                f"{path}:{line}: {size} bytes at batch {batch}; {_MAX_NUMBER} are too many"
+            )
+        sizes.append(size)
         is_global.append(bool(global_flag))
     return _page_rounded(np.array(sizes, dtype=np.int64)), np.array(is_global, dtype=np.bool_)
 
 
-def _kernels(path: Path) -> tuple[list[str], list[list[int]], list[list[int]]]:
+def _kernels(path: Path, *, tensors: int) -> tuple[list[str], list[list[int]], list[list[int]]]:
     names: list[str] = []
     inputs: list[list[int]] = []
     outputs: list[list[int]] = []
     for line, cells in _rows(path, "kernel_id,op,parent_layer_or_op_id,inputs,outputs"):
         names.append(f"{cells[1]}.{cells[2]}")
         for lists, cell in ((inputs, cells[3]), (outputs, cells[4])):
-            lists.append([_number(path, line, part) for part in cell.split(";") if part])
+            ids = [_number(path, line, part) for part in cell.split(";") if part]
+            if ids and max(ids) >= tensors:
+                raise InputError(
+                    f"{path}:{line}: tensor {max(ids)} is unknown; there are 0 to {tensors - 1}"
+                )
+            lists.append(ids)
     return names, inputs, outputs
 
 
@@ -197,10 +216,18 @@ def _column(path: Path, *, unit: str) -> list[float]:
             raise InputError(
                 f"{path}:{number}: expected '{len(values):04d} VALUE {unit}', found {text!r}"
             )
+        if unit == "B":
+            values.append(_number(path, number, cells[1]))
+            continue
         try:
-            values.append(float(cells[1]))
+            value = float(cells[1])
         except ValueError:
             raise InputError(f"{path}:{number}: {cells[1]!r} is not a number") from None
+        if not 0 <= value < _MAX_MS:
+            raise InputError(
+                f"{path}:{number}: {cells[1]!r} is not a time from 0 to {_MAX_MS:.0e} {unit}"
+            )
+        values.append(value)
     return values
 
 

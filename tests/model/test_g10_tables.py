@@ -1,12 +1,15 @@
 """The G10 tables: the paper's figures to the digit, and malformed files told by file and line."""
 
+import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pagetide.model.errors import InputError
 from pagetide.model.vitality import analyse
-from pagetide.model.workload import Phase, TensorKind
+from pagetide.model.workload import Phase, TensorKind, UnusedTensorWarning
 from pagetide.model.workload.g10_tables import available, load_g10
 
 G10 = Path(__file__).parents[2].parent / "shared" / "data" / "g10"
@@ -107,7 +110,55 @@ def test_sizes_workspaces_and_times(tables: Path) -> None:
             "0;x,2",
             r"Toy_kernels.csv:3: 'x' is not a whole number",
         ),
-        ("derived/Toy_kernels.csv", "0;1,2", "0;9,2", r"names input tensor 9"),
+        (
+            "derived/Toy_kernels.csv",
+            "0;1,2",
+            "0;9,2",
+            r"Toy_kernels.csv:3: tensor 9 is unknown; there are 0 to 2",
+        ),
+        (
+            "derived/Toy_kernels.csv",
+            "Linear_Forward,1,0;1,2",
+            "Apply_Grad,1,0;1,9",
+            r"Toy_kernels.csv:3: tensor 9 is unknown",
+        ),
+        ("derived/Toy_kernels.csv", "0;1,2", "0;-1,2", r"Toy_kernels.csv:3: '-1' is not a whole"),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            "1,2,1000,0",
+            r"Toy_tensors.csv:3: 2 is too large; the numbers here are below 2",
+        ),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            "1,0,-1000,4096",
+            r"Toy_tensors.csv:3: '-1000' is not a whole number",
+        ),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            "1,0,1_0,0",
+            r"Toy_tensors.csv:3: '1_0' is not a whole number",
+        ),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            f"1,0,1{'0' * 30},0",
+            r"Toy_tensors.csv:3: 10+ is too large",
+        ),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            "1,0,1000000000000000,0",
+            r"Toy_tensors.csv:3: 32000000000000000 bytes at batch 8",
+        ),
+        (
+            "derived/Toy_tensors.csv",
+            "1,0,1000,0",
+            '1,0,"1000",0',
+            r"Toy_tensors.csv:3: '\"1000\"' is",
+        ),
         (
             "traces/Toy/cudnn8.txt",
             "1.125000 ms",
@@ -121,7 +172,26 @@ def test_sizes_workspaces_and_times(tables: Path) -> None:
             "",
             r"cudnn8.txt: has 1 rows, but Toy has 2 kernels",
         ),
-        ("traces/Toy/cudnn8.txt", "1.125000", "-1.125000", r"has duration_ns -1125000.0"),
+        (
+            "traces/Toy/cudnn8.txt",
+            "1.125000",
+            "-1.125000",
+            r"cudnn8.txt:2: '-1.125000' is not a time from 0 to 1e\+09 ms",
+        ),
+        ("traces/Toy/cudnn8.txt", "1.125000", "nan", r"cudnn8.txt:2: 'nan' is not a time"),
+        ("traces/Toy/cudnn8.txt", "1.125000", "1e300", r"cudnn8.txt:2: '1e300' is not a time"),
+        (
+            "traces/Toy/cudnn8Workspace.txt",
+            "65537",
+            "-65537",
+            r"cudnn8Workspace.txt:2: '-65537' is not a whole number",
+        ),
+        (
+            "traces/Toy/cudnn8Workspace.txt",
+            "65537",
+            "nan",
+            r"cudnn8Workspace.txt:2: 'nan' is not a whole number",
+        ),
     ],
 )
 def test_malformed_tables(tables: Path, file, old, new, message) -> None:
@@ -140,3 +210,32 @@ def test_missing_parts(tables: Path, tmp_path: Path) -> None:
         load_g10(tables, "Toy", 8)
     with pytest.raises(InputError, match="holds no G10 tables"):
         load_g10(tmp_path / "nowhere", "Toy", 8)
+
+
+@settings(
+    deadline=None,
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(data=st.data())
+def test_flipped_characters_never_raise_anything_else(tables: Path, data: st.DataObject) -> None:
+    """Every table with a few characters replaced loads or is an `InputError` that names the file."""
+    whole = {path: path.read_bytes() for path in tables.rglob("*Toy*") if path.is_file()}
+    whole |= {path: path.read_bytes() for path in (tables / "traces" / "Toy").iterdir()}
+    path = data.draw(st.sampled_from(sorted(whole)))
+    damaged = bytearray(whole[path])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = data.draw(
+            st.one_of(st.sampled_from(b'0123456789,;-.e"\n\x00'), st.integers(0, 255))
+        )
+    try:
+        path.write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnusedTensorWarning)
+            load_g10(tables, "Toy", 8)
+    except InputError as error:
+        assert path.name in str(error)
+    finally:
+        path.write_bytes(whole[path])
