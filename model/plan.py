@@ -82,14 +82,18 @@ class MigrationPlan:
         return len(self.trigger)
 
     def check(self, workload: Workload) -> None:
-        """Raise `InputError` unless every entry names a kernel and a byte range of this workload."""
+        """Raise `InputError` unless every entry names a kernel and a byte range of this workload, in trigger order."""
         kernels, tensors = len(workload.kernels), len(workload.tensors)
         if self.workload != workload.name:
             raise InputError(
                 f"the plan is for workload {self.workload!r}, not for {workload.name!r}; plan again"
             )
-        tensor = np.clip(self.tensor, 0, tensors - 1)
-        size = workload.tensors.size_bytes[tensor]
+        shapes = {getattr(self, name).shape for name in _COLUMNS}
+        if shapes != {(self.trigger.size,)}:
+            raise InputError("the plan's columns differ in shape; plan again")
+        # One row more, so that an entry for a workload without tensors has something to be compared with.
+        sizes = np.append(workload.tensors.size_bytes, 0)
+        size = sizes[np.clip(self.tensor, 0, tensors)]
         bad = (
             (self.trigger < 0)
             | (self.trigger > kernels)
@@ -97,7 +101,7 @@ class MigrationPlan:
             | (self.tensor >= tensors)
             | (self.offset_bytes < 0)
             | (self.size_bytes <= 0)
-            | (self.offset_bytes + self.size_bytes > size)
+            | (self.size_bytes > size - self.offset_bytes)
             | (self.action >= len(Action))
             | (self.target >= len(Target))
         )
@@ -143,8 +147,7 @@ class MigrationPlan:
                 name: columns[name].astype(dtype, casting="safe")
                 for name, dtype in _COLUMNS.items()
             }
-            lengths = {len(array) for array in arrays.values()}
-            if len(lengths) != 1:
+            if {array.shape for array in arrays.values()} != {(arrays["trigger"].size,)}:
                 raise InputError("columns differ in length")
             return cls(
                 policy=str(header["policy"]),

@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _VERSION = 1
+_MAX_BYTES = 1 << 60
+_MAX_NS = 4e15  # 46 days; whole picoseconds of it fit 63 bits
 
 
 class TensorKind(IntEnum):
@@ -110,11 +112,13 @@ class Csr:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Sequence[int]]) -> Self:
-        """Build from one sequence of ids a kernel."""
+        """Build from one sequence of ids a kernel; raises `InputError` for an id beyond 32 bits."""
         rows = [np.asarray(row, dtype=np.int64) for row in lists]
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         indptr[1:] = np.cumsum([len(row) for row in rows], dtype=np.int64)
         ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        if (ids != ids.astype(np.int32)).any():
+            raise InputError("tensor ids must fit 32 bits; number the tensors from 0")
         return cls(indptr=indptr, ids=ids.astype(np.int32))
 
     def __len__(self) -> int:
@@ -145,7 +149,8 @@ class Workload:
 
     Raises:
         InputError: an operand names no tensor, a size is zero or negative, a time is negative or not finite, a
-            column has the wrong length, or there is no kernel.
+            column has the wrong length, there is no kernel, or the sum of sizes or times is beyond all bounds (2^60
+            bytes, 4e15 ns).
 
     Warns:
         UnusedTensorWarning: a tensor is an operand of no kernel.
@@ -226,6 +231,9 @@ class Workload:
                 f"{where}: tensor {t} ({tensors.names[t]!r}) has {tensors.size_bytes[t]} bytes; "
                 "a size must be positive, leave out empty tensors"
             )
+        total = math.fsum(tensors.size_bytes)
+        if total > _MAX_BYTES:
+            raise InputError(f"{where}: tensors have {total:.3g} bytes together; 2^60 are allowed")
         for label, column, values in (
             ("tensor kind", tensors.kind, TensorKind),
             ("kernel phase", kernels.phase, Phase),
@@ -242,7 +250,15 @@ class Workload:
                     f"{where}: kernel {k} ({kernels.names[k]!r}) has {label} {times[k]}; "
                     "it must be finite and not negative"
                 )
+        longest = float(kernels.duration_ns.max())  # alone, for the sum of floats may overflow
+        total_ns = longest if longest > _MAX_NS else self.ideal_ns
+        if total_ns > _MAX_NS:
+            raise InputError(
+                f"{where}: kernels take {total_ns:.3g} ns together; {_MAX_NS:.0e} ns are allowed"
+            )
         for label, csr in (("input", self.inputs), ("output", self.outputs)):
+            if csr.ids.ndim != 1:
+                raise InputError(f"{where}: the {label} lists are damaged (ids are no list)")
             steps = np.diff(csr.indptr)
             if csr.indptr[0] != 0 or (steps < 0).any() or csr.indptr[-1] != len(csr.ids):
                 raise InputError(
@@ -406,6 +422,14 @@ class WorkloadBuilder:
 
     def build(self) -> Workload:
         """Return the validated workload; raises `InputError` as `Workload` does."""
+        try:
+            return self._build()
+        except OverflowError as error:
+            raise InputError(
+                f"workload {self._name!r}: a number is out of range ({error})"
+            ) from None
+
+    def _build(self) -> Workload:
         t, k = self._tensors, self._kernels
         return Workload(
             name=self._name,

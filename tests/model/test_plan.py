@@ -1,6 +1,7 @@
 """Migration plans: issue order, checks, files."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,8 @@ def test_save_and_load(plan: MigrationPlan, step: Workload, tmp_path: Path) -> N
         ("tensor", -1),
         ("offset_bytes", 1),
         ("size_bytes", 0),
+        ("size_bytes", 301),
+        ("size_bytes", (1 << 63) - 1),
         ("action", 4),
         ("target", 3),
     ],
@@ -104,3 +107,33 @@ def test_damaged_file(plan: MigrationPlan, tmp_path: Path) -> None:
     dataclasses.replace(plan, tensor=plan.tensor.astype(np.float64)).save(tmp_path / "a.npz")
     with pytest.raises(InputError, match=r"a.npz: damaged plan file"):
         MigrationPlan.load(tmp_path / "a.npz")
+
+
+def test_a_range_whose_end_overflows(plan: MigrationPlan, step: Workload) -> None:
+    offset, size = plan.offset_bytes.copy(), plan.size_bytes.copy()
+    offset[-1], size[-1] = (1 << 63) - 1, (1 << 63) - 1
+    with pytest.raises(InputError, match="plan entry 6"):
+        dataclasses.replace(plan, offset_bytes=offset, size_bytes=size).check(step)
+
+
+def test_columns_of_other_shapes(plan: MigrationPlan, step: Workload, tmp_path: Path) -> None:
+    for name, change in itertools.product(
+        ("trigger", "tensor"), (lambda c: c[:-1], lambda c: c[:, None], lambda c: c[0])
+    ):
+        changed = dataclasses.replace(plan, **{name: np.asarray(change(getattr(plan, name)))})
+        with pytest.raises(InputError, match="the plan's columns differ in shape"):
+            changed.check(step)
+        changed.save(tmp_path / "a.npz")
+        with pytest.raises(InputError, match=r"a.npz: damaged plan file"):
+            MigrationPlan.load(tmp_path / "a.npz")
+
+
+def test_a_workload_without_tensors(plan: MigrationPlan) -> None:
+    builder = WorkloadBuilder("step")
+    builder.kernel("k", 1.0)
+    empty = builder.build()
+    PlanBuilder(empty).build("none", "faithful").check(empty)
+    with pytest.raises(
+        InputError, match="lies outside workload 'step' with 1 kernels and 0 tensors"
+    ):
+        plan.check(empty)

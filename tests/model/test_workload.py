@@ -105,11 +105,23 @@ def bad_builder(**changes: object) -> WorkloadBuilder:
             r"kernel 0 \('k'\) names input tensor 1, but there are only tensors 0 to 0",
         ),
         ({"outputs": [-1]}, "names output tensor -1"),
+        ({"outputs": [1 << 32]}, "tensor ids must fit 32 bits"),
+        ({"size": 1 << 61}, r"tensors have 2.31e\+18 bytes together; 2\^60 are allowed"),
+        ({"size": 1 << 70}, "workload 'bad': a number is out of range"),
+        ({"duration": 1e300}, r"kernels take 1e\+300 ns together; 4e\+15 ns are allowed"),
     ],
 )
 def test_validation(changes, message) -> None:
     with pytest.raises(InputError, match=message):
         bad_builder(**changes).build()
+
+
+def test_times_whose_sum_is_no_float() -> None:
+    builder = WorkloadBuilder("long")
+    for _ in range(3):
+        builder.kernel("k", 1.7e308)
+    with pytest.raises(InputError, match=r"kernels take 1.7e\+308 ns together"):
+        builder.build()
 
 
 def test_no_kernels() -> None:
@@ -160,6 +172,10 @@ def test_an_inconsistent_file_names_itself(tmp_path: Path) -> None:
         ("tensor_size_bytes", np.array([1.5, 1.0, 1.0]), "damaged workload file"),
         ("kernel_phase", np.array([7, 0], dtype=np.uint8), "kernel phase 7 is unknown; use 0 to 2"),
         ("input_indptr", np.array([], dtype=np.int64), "column inputs.indptr has shape"),
+        ("input_ids", np.zeros((3, 2), dtype=np.int32), "the input lists are damaged"),
+        ("input_ids", np.int32(1), "the input lists are damaged"),
+        ("tensor_names", np.array([255], dtype=np.uint8), "damaged workload file"),
+        ("tensor_names", np.frombuffer(b"a\nb\n", dtype=np.uint8), "has shape"),
     ):
         save_columns(
             tmp_path / "b.npz",
