@@ -4,6 +4,8 @@ Fields of configuration types use the annotated types below; a bare number is re
 """
 
 import math
+import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any
 
@@ -27,6 +29,13 @@ _EXAMPLES = {
     "hertz": ("a frequency", "1.2 GHz"),
 }
 
+# Only this much of pint's grammar: it would evaluate an expression, however long that takes, or skip what it cannot read.
+_QUANTITY = re.compile(
+    r"""\s* (?P<number> [+-]? (?:[0-9]+\.?[0-9]*|\.[0-9]+) (?:[eE][+-]?[0-9]+)? )
+        \s* (?P<unit> [A-Za-zµμ]+ (?:(?:\s*/\s*|\s+per\s+)[A-Za-zµμ]+)? ) \s*""",
+    re.VERBOSE,
+)
+
 
 @cache
 def _registry() -> "pint.UnitRegistry[Any]":
@@ -47,24 +56,22 @@ def parse_quantity(value: object, unit: str) -> float:
     kind, example = _EXAMPLES[unit]
     if not isinstance(value, str):
         raise ValueError(f"{value!r} has no unit; {kind} is needed, for instance {example!r}")
+    match = _QUANTITY.fullmatch(value)
     try:
-        magnitude: float = _registry().Quantity(value).to(unit).magnitude
+        if match is None:
+            raise ValueError(value)
+        magnitude = float(
+            _registry().Quantity(float(match["number"]), match["unit"]).to(unit).magnitude
+        )
     except pint.DimensionalityError:
         raise ValueError(f"{value!r} is not {kind}; write for instance {example!r}") from None
-    except (
-        pint.UndefinedUnitError,
-        pint.PintError,
-        AttributeError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-    ):
+    except (pint.PintError, AttributeError, ValueError):
         raise ValueError(
             f"{value!r} is not a number with a unit; {kind} is needed, for instance {example!r}"
         ) from None
     if not math.isfinite(magnitude):
         raise ValueError(f"{value!r} is not finite; {kind} is needed, for instance {example!r}")
-    return float(magnitude)
+    return magnitude
 
 
 def _whole(unit: str) -> BeforeValidator:
@@ -75,41 +82,53 @@ def _real(unit: str) -> BeforeValidator:
     return BeforeValidator(lambda value: parse_quantity(value, unit))
 
 
+def _exact(value: float, unit: str, scales: Iterable[tuple[float, str]], *, whole: str) -> str:
+    """Return the shortest text of `value` (in `unit`) in one of `scales` that reads back exactly, else in `whole`."""
+    texts = (f"{value / scale:.12g} {name}" for scale, name in scales)
+    for text in sorted(texts, key=len):
+        if parse_quantity(text, unit) == value:
+            return text
+    # Every bit of it: at most 17 digits, and none are needed after the point of a whole number.
+    return f"{int(value) if value == int(value) else value!r} {whole}"
+
+
 def format_bytes(size_bytes: float) -> str:
-    """Write a size with a binary or a decimal unit, whichever text is shorter.
+    """Write a size with the unit that gives the shortest exact text: `parse_quantity` gives the same size again.
 
     >>> format_bytes(40 * 2**30), format_bytes(3.2e12)
     ('40 GiB', '3.2 TB')
     """
-    texts = [f"{size_bytes:.12g} B"]
+    scales = [(1.0, "B")]
     for prefix, power in (("T", 4), ("G", 3), ("M", 2), ("K", 1)):
         for scale, unit in (
-            (1024**power, f"{prefix}iB"),
-            (1000**power, f"{'k' if prefix == 'K' else prefix}B"),
+            (1024.0**power, f"{prefix}iB"),
+            (1000.0**power, f"{'k' if prefix == 'K' else prefix}B"),
         ):
             if abs(size_bytes) >= scale:
-                texts.append(f"{size_bytes / scale:.12g} {unit}")
-    return min(texts, key=len)
+                scales.append((scale, unit))
+    return _exact(size_bytes, "byte", scales, whole="B")
 
 
 def format_seconds(time_ps: float) -> str:
-    """Write a time in picoseconds with the largest unit that keeps it at or above 1: ``"45 us"``.
+    """Write a time in picoseconds with the largest unit that keeps it at or above 1 (``"45 us"``), and exactly.
 
     >>> format_seconds(45_000_000)
     '45 us'
     """
+    if not time_ps:
+        return "0 s"
     for scale, unit in ((1e12, "s"), (1e9, "ms"), (1e6, "us"), (1e3, "ns")):
         if abs(time_ps) >= scale:
-            return f"{time_ps / scale:.12g} {unit}"
-    return f"{time_ps:.12g} {'ps' if time_ps else 's'}"
+            return _exact(time_ps, "picosecond", [(scale, unit)], whole="ps")
+    return _exact(time_ps, "picosecond", [(1.0, "ps")], whole="ps")
 
 
 def _format_rate(rate: float) -> str:
-    return f"{rate / 1e9:.12g} GB/s"
+    return _exact(rate, "byte / second", [(1e9, "GB/s")], whole="B/s")
 
 
 def _format_hertz(rate_hz: float) -> str:
-    return f"{rate_hz / 1e9:.12g} GHz"
+    return _exact(rate_hz, "hertz", [(1e9, "GHz")], whole="Hz")
 
 
 CapacityBytes = Annotated[int, _whole("byte"), PlainSerializer(format_bytes, return_type=str)]
