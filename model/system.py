@@ -10,12 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pagetide.model.errors import InputError, did_you_mean
 from pagetide.model.units import BytesPerSecond, CapacityBytes, Hertz, Picoseconds
-from pagetide.model.yamlfile import parse_mapping, read_text
+from pagetide.model.yamlfile import parse_mapping, parse_value, read_text
 
 __all__ = [
     "Engine",
@@ -225,8 +224,9 @@ def load_system(source: str | Path = "g10-table2", overrides: Sequence[str] = ()
             raise InputError(
                 f"override {override!r}: write section.key=value, for instance 'gpu.memory=80 GiB'"
             )
-        _set(data, path, yaml.safe_load(value), override)
-        places[path] = f"override {override!r}"
+        origin_of_value = f"override {override!r}"
+        _set(data, path, parse_value(value, origin_of_value), override)
+        places[path] = origin_of_value
     try:
         return System.model_validate(data)
     except ValidationError as error:
@@ -239,7 +239,11 @@ def _read(source: str | Path) -> tuple[str, str]:
             encoding="utf-8"
         )
     path = Path(source)
-    if not path.suffix and not path.exists():
+    try:
+        is_name = not path.suffix and not path.exists()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    if is_name:
         raise InputError(
             f"system {str(source)!r}: neither a preset nor a file; {did_you_mean(str(source), system_presets())}"
         )
@@ -248,9 +252,13 @@ def _read(source: str | Path) -> tuple[str, str]:
 
 def _set(data: dict[str, Any], path: tuple[str, ...], value: object, override: str) -> None:
     for part in path[:-1]:
-        data = data.setdefault(part, {})
-        if not isinstance(data, dict):
+        section = data.get(part, {})
+        if not isinstance(section, dict):
             raise InputError(f"override {override!r}: {part!r} is a value, not a section")
+        # A copy: by a YAML alias two sections may be one object.
+        copy = dict(section)
+        data[part] = copy
+        data = copy
     data[path[-1]] = value
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from pagetide.model.errors import InputError
 
-__all__ = ["parse_mapping", "read_text"]
+__all__ = ["parse_mapping", "parse_value", "read_text"]
 
 KeyPath = tuple[str, ...]
 
@@ -34,29 +34,52 @@ def parse_mapping(text: str, origin: str) -> tuple[dict[str, Any], dict[KeyPath,
         The data, and for each key path where it stands (``"file:line"``).
 
     Raises:
-        InputError: the text is no valid YAML, or no mapping.
+        InputError: the text is no valid YAML, no mapping, has a key twice or a mapping that holds itself.
     """
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{origin}:{mark.line + 1}" if mark else origin
-        raise InputError(
-            f"{where}: no valid YAML ({getattr(error, 'problem', None) or error})"
-        ) from None
+    root, data = _parse(text, origin)
     if data is None:
         return {}, {}
     if not isinstance(data, dict):
         raise InputError(
             f"{origin}: the file must be a mapping of keys to values, such as 'key: value'"
         )
-    return data, {path: f"{origin}:{line}" for path, line in _lines(root, ())}
+    places: dict[KeyPath, str] = {}
+    for path, line in _lines(root, (), origin, ()):
+        if path in places:
+            raise InputError(
+                f"{origin}:{line}: key {'.'.join(path)!r} is there twice; leave one of them out"
+            )
+        places[path] = f"{origin}:{line}"
+    return data, places
 
 
-def _lines(node: yaml.Node | None, path: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+def parse_value(text: str, origin: str) -> object:
+    """Parse YAML text of any kind; raises `InputError` that begins with `origin` if it is no valid YAML."""
+    return _parse(text, origin)[1]
+
+
+def _parse(text: str, origin: str) -> tuple[yaml.Node | None, Any]:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{origin}:{mark.line + 1}" if mark else origin
+        reason = getattr(error, "problem", None) or error
+    except RecursionError:
+        raise InputError(f"{origin}: nested too deeply for a configuration") from None
+    except ValueError as error:  # of a date or a number that PyYAML takes for one
+        where, reason = origin, error
+    raise InputError(f"{where}: no valid YAML ({' '.join(str(reason).split())})")
+
+
+def _lines(
+    node: yaml.Node | None, path: KeyPath, origin: str, parents: tuple[yaml.Node, ...]
+) -> Iterator[tuple[KeyPath, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, str(key.value))
-            yield here, key.start_mark.line + 1
-            yield from _lines(value, here)
+            line = key.start_mark.line + 1
+            yield here, line
+            if value is node or any(value is parent for parent in parents):
+                raise InputError(f"{origin}:{line}: {here[-1]!r} refers to itself; write it out")
+            yield from _lines(value, here, origin, (*parents, node))

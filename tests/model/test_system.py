@@ -147,3 +147,68 @@ def test_quantities() -> None:
         assert round(parse_quantity(format_bytes(size), "byte")) == size
     for time in (0, 1, 45_000_000, 10**12, 1500):
         assert round(parse_quantity(format_seconds(time), "picosecond")) == time
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: 2024-99-99\n", "my.yaml: no valid YAML (month must be in 1..12"),
+        ("name: !!int x\n", "my.yaml: no valid YAML (invalid literal"),
+        (f"name: {'1' * 5000}\n", "my.yaml: no valid YAML (Exceeds the limit"),
+        ("name: \x00\n", "my.yaml: no valid YAML (unacceptable character #x0000"),
+        ("gpu: &a\n  b: *a\n", "my.yaml:2: 'b' refers to itself"),
+        ("[" * 3000, "my.yaml: nested too deeply"),
+        ("gpu:\n  memory: 1 GiB\n  memory: 2 GiB\n", "my.yaml:3: key 'gpu.memory' is there twice"),
+        ("gpu: {}\nname: x\ngpu: {}\n", "my.yaml:3: key 'gpu' is there twice"),
+    ],
+)
+def test_yaml_that_cannot_be_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text, message
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_system("my.yaml")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["[", "a: b: c", "\x00", "2024-99-99", "[" * 3000, "!foo x", "&a [*a]", "", "3"]
+)
+def test_an_override_whose_value_is_no_yaml(value: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_system(overrides=[f"gpu.memory={value}"])
+    assert str(caught.value).startswith("override 'gpu.memory=")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_override_changes_one_section_only(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("gpu: &shared {memory: 3 GiB}\nhost: *shared\n")
+    system = load_system(tmp_path / "my.yaml", ["host.memory=1 GiB"])
+    assert (system.gpu.memory_bytes, system.host.memory_bytes) == (3 << 30, 1 << 30)
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_system("a" * 5000)
+
+
+def test_the_digest_follows_the_last_byte() -> None:
+    near = [load_system(overrides=[f"gpu.memory={(1 << 40) + n} B"]) for n in range(2)]
+    assert near[0].digest() != near[1].digest()
+
+
+def test_the_digest_follows_every_key() -> None:
+    """Each described key, changed alone, gives another digest."""
+    plain = load_system()
+    other = {"name": "x", "fault.overlap_eviction": "true"}
+    skipped = {"profile"}  # it has one value only
+    for key, value, _ in plain.describe():
+        if key in skipped:
+            continue
+        number, _, unit = value.partition(" ")
+        if key not in other:
+            other[key] = f"{float(number) + 1:g} {'us' if unit == 's' else unit}".strip()
+        changed = load_system(overrides=[f"{key}={other[key]}"])
+        assert changed.digest() != plain.digest(), key
