@@ -29,6 +29,14 @@ __all__ = [
 ]
 
 
+# Bounds that keep the engine's 63-bit bytes and picoseconds from overflowing in any run that could end.
+_MAX_BYTES = 1 << 60
+_MAX_PS = 10**12
+_MIN_BYTES_PER_S = 10**6
+_MAX_HZ = 10**12
+_MAX_FAULTS = 1 << 31
+
+
 class _Section(BaseModel):
     """Keys are the field names without their unit suffix; unknown keys are refused; values never change."""
 
@@ -38,22 +46,33 @@ class _Section(BaseModel):
 
 
 def _quantity(
-    default: str, key: str, *, description: str, gt: int | None = None, ge: int | None = None
+    default: str,
+    key: str,
+    *,
+    description: str,
+    gt: int | None = None,
+    ge: int | None = None,
+    le: int | None = None,
 ) -> Any:
     """Return a field whose key in files is `key` and whose default is a text with a unit (validated like a user's)."""
-    return Field(default, alias=key, gt=gt, ge=ge, description=description)
+    return Field(default, alias=key, gt=gt, ge=ge, le=le, description=description)
 
 
 class Gpu(_Section):
     """The GPU's own memory."""
 
     memory_bytes: CapacityBytes = _quantity(
-        "40 GiB", "memory", gt=0, description="GPU memory (G10 Table 2: A100, 40 GB HBM2e)"
+        "40 GiB",
+        "memory",
+        gt=0,
+        le=_MAX_BYTES,
+        description="GPU memory (G10 Table 2: A100, 40 GB HBM2e)",
     )
     clock_hz: Hertz = _quantity(
         "1.2 GHz",
         "clock",
         gt=0,
+        le=_MAX_HZ,
         description="clock in which cycles are counted (G10 artifact configuration)",
     )
 
@@ -65,6 +84,7 @@ class Host(_Section):
         "128 GiB",
         "memory",
         ge=0,
+        le=_MAX_BYTES,
         description="host memory for tensors (G10 Table 2: 128 GB DDR4); 0 is allowed",
     )
 
@@ -75,13 +95,14 @@ class Link(_Section):
     bandwidth_bytes_per_s: BytesPerSecond = _quantity(
         "15.754 GB/s",
         "bandwidth",
-        gt=0,
+        ge=_MIN_BYTES_PER_S,
         description="each direction (G10 Table 2: PCIe 3.0 x16)",
     )
     latency_ps: Picoseconds = _quantity(
         "0 us",
         "latency",
         ge=0,
+        le=_MAX_PS,
         description="added to each transfer; the paper states none, so none by default",
     )
 
@@ -90,18 +111,20 @@ class Ssd(_Section):
     """The SSD behind the same switch."""
 
     read_bandwidth_bytes_per_s: BytesPerSecond = _quantity(
-        "3.2 GB/s", "read_bandwidth", gt=0, description="G10 Table 2: Samsung SZ985"
+        "3.2 GB/s", "read_bandwidth", ge=_MIN_BYTES_PER_S, description="G10 Table 2: Samsung SZ985"
     )
     write_bandwidth_bytes_per_s: BytesPerSecond = _quantity(
-        "3.0 GB/s", "write_bandwidth", gt=0, description="G10 Table 2: Samsung SZ985"
+        "3.0 GB/s", "write_bandwidth", ge=_MIN_BYTES_PER_S, description="G10 Table 2: Samsung SZ985"
     )
     read_latency_ps: Picoseconds = _quantity(
-        "20 us", "read_latency", ge=0, description="G10 Table 2"
+        "20 us", "read_latency", ge=0, le=_MAX_PS, description="G10 Table 2"
     )
     write_latency_ps: Picoseconds = _quantity(
-        "16 us", "write_latency", ge=0, description="G10 Table 2"
+        "16 us", "write_latency", ge=0, le=_MAX_PS, description="G10 Table 2"
     )
-    capacity_bytes: CapacityBytes = _quantity("3.2 TB", "capacity", gt=0, description="G10 Table 2")
+    capacity_bytes: CapacityBytes = _quantity(
+        "3.2 TB", "capacity", gt=0, le=_MAX_BYTES, description="G10 Table 2"
+    )
 
 
 class FaultPath(_Section):
@@ -111,16 +134,19 @@ class FaultPath(_Section):
         "45 us",
         "batch_latency",
         ge=0,
+        le=_MAX_PS,
         description="host time of a fault batch before data moves (G10 Table 2)",
     )
     batch_faults: int = Field(
         default=256,
         gt=0,
+        le=_MAX_FAULTS,
         description="faults fetched in a batch (UVM driver, uvm_perf_fault_batch_count)",
     )
     faults_per_block: int = Field(
         default=6,
         gt=0,
+        le=_MAX_FAULTS,
         description="faults until a 2 MiB block is resident: six sequential faults fill it with the UVM driver's density "
         "prefetcher at its default threshold of 51 % (Allen & Ge SC'21 measure 5.93 on regular access)",
     )
@@ -142,6 +168,7 @@ class Engine(_Section):
         "2 MiB",
         "block",
         ge=4096,
+        le=_MAX_BYTES,
         description="largest range that moves as one (the UVM driver's va_block: 2 MiB)",
     )
     iterations: int = Field(

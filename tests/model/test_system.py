@@ -212,3 +212,20 @@ def test_the_digest_follows_every_key() -> None:
             other[key] = f"{float(number) + 1:g} {'us' if unit == 's' else unit}".strip()
         changed = load_system(overrides=[f"{key}={other[key]}"])
         assert changed.digest() != plain.digest(), key
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("gpu.memory=1e300 B", "host.memory=2 EiB", "ssd.capacity=1e30 B", "engine.block=1e30 B"),
+        *("link.bandwidth=1e-300 B/s", "ssd.read_bandwidth=1 B/s", "ssd.write_bandwidth=1 kB/s"),
+        *("link.latency=1e20 s", "ssd.read_latency=1000 s", "ssd.write_latency=2 s"),
+        *("fault.batch_latency=1e30 s", "fault.batch_faults=99999999999999999999"),
+        *("fault.faults_per_block=99999999999999999999", "gpu.clock=1e200 GHz"),
+    ],
+)
+def test_values_beyond_the_engines_arithmetic(override: str) -> None:
+    """The engine counts bytes and picoseconds in 63 bits; a link of 1e-300 B/s would come out as the fastest."""
+    key = override.partition("=")[0]
+    with pytest.raises(InputError, match=rf"^override '{override}': {key}: input should be"):
+        load_system(overrides=[override])
