@@ -82,7 +82,12 @@ class MigrationPlan:
         return len(self.trigger)
 
     def check(self, workload: Workload) -> None:
-        """Raise `InputError` unless every entry names a kernel and a byte range of this workload, in trigger order."""
+        """Check this plan against the workload that it is to be run with.
+
+        Raises:
+            InputError: it is for another workload, an entry names no kernel or byte range of this one, or entries are
+                not in trigger order.
+        """
         kernels, tensors = len(workload.kernels), len(workload.tensors)
         if self.workload != workload.name:
             raise InputError(
@@ -176,15 +181,25 @@ class PlanBuilder:
         trigger: Iterable[int] | NDArray[Any],
         tensor: Iterable[int] | NDArray[Any],
     ) -> None:
-        """Add one entry for each (trigger, tensor) pair; each covers the whole tensor."""
-        self._parts.append(
-            (
-                np.asarray(trigger, dtype=np.int64),
-                np.asarray(tensor, dtype=np.int64),
-                action,
-                target,
+        """Add one entry for each (trigger, tensor) pair; each covers the whole tensor.
+
+        Raises:
+            ValueError: the two differ in length, or name a kernel or tensor that the workload does not have.
+        """
+        triggers, tensors = np.asarray(trigger, np.int64), np.asarray(tensor, np.int64)
+        if triggers.ndim != 1 or triggers.shape != tensors.shape:
+            raise ValueError(
+                "trigger and tensor must be lists of equal length, but have shapes "
+                f"{triggers.shape} and {tensors.shape}"
             )
-        )
+        for name, values, most in (
+            ("trigger", triggers, len(self._workload.kernels)),
+            ("tensor", tensors, len(self._workload.tensors) - 1),
+        ):
+            bad = values[(values < 0) | (values > most)]
+            if bad.size:
+                raise ValueError(f"{name} must be 0 to {most}, but {bad[0]} came")
+        self._parts.append((triggers, tensors, action, target))
 
     def build(self, policy: str, profile: str, **fields: Any) -> MigrationPlan:
         """Return the plan: entries by trigger, then by `Action`, then in the order in which they were added."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pagetide.model.errors import InputError
 from pagetide.model.plan import Action, MigrationPlan, PlanBuilder, Target
@@ -137,3 +139,42 @@ def test_a_workload_without_tensors(plan: MigrationPlan) -> None:
         InputError, match="lies outside workload 'step' with 1 kernels and 0 tensors"
     ):
         plan.check(empty)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "tensor", "message"),
+    [
+        (
+            [0, 1],
+            [0],
+            r"trigger and tensor must be lists of equal length, but have shapes \(2,\) and \(1,\)",
+        ),
+        ([[0]], [[0]], "must be lists of equal length"),
+        ([0], [3], "tensor must be 0 to 2, but 3 came"),
+        ([0], [-1], "tensor must be 0 to 2, but -1 came"),
+        ([5], [0], "trigger must be 0 to 4, but 5 came"),
+        ([1 << 32], [0], "trigger must be 0 to 4, but 4294967296 came"),
+        ([-1], [0], "trigger must be 0 to 4, but -1 came"),
+    ],
+)
+def test_the_builder_refuses_what_no_plan_may_hold(
+    step: Workload, trigger, tensor, message
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        PlanBuilder(step).add(Action.FREE, Target.GPU, trigger=trigger, tensor=tensor)
+
+
+ENTRY = st.tuples(st.integers(0, 4), st.sampled_from(Action), st.integers(0, 2))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(entries=st.lists(ENTRY, max_size=20))
+def test_issue_order_against_a_stable_sort(step: Workload, entries) -> None:
+    builder = PlanBuilder(step)
+    for trigger, action, tensor in entries:
+        target = Target.SSD if action == Action.PRE_EVICT else Target.GPU
+        builder.add(action, target, trigger=[trigger], tensor=[tensor])
+    plan = builder.build("test", "faithful")
+    plan.check(step)
+    found = zip(plan.trigger.tolist(), plan.action.tolist(), plan.tensor.tolist(), strict=True)
+    assert list(found) == sorted(entries, key=lambda entry: entry[:2])
