@@ -112,11 +112,16 @@ class Csr:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Sequence[int]]) -> Self:
-        """Build from one sequence of ids a kernel; raises `InputError` for an id beyond 32 bits."""
-        rows = [np.asarray(row, dtype=np.int64) for row in lists]
+        """Build from one sequence of ids a kernel; raises `InputError` for an id that is no whole number or beyond 32 bits."""
+        rows = [np.asarray(row) if len(row) else np.zeros(0, dtype=np.int64) for row in lists]
+        for row in rows:
+            if row.dtype.kind not in "iu":
+                raise InputError(
+                    f"tensor ids must be whole numbers, but they are {row.tolist()!r:.60}"
+                )
         indptr = np.zeros(len(rows) + 1, dtype=np.int64)
         indptr[1:] = np.cumsum([len(row) for row in rows], dtype=np.int64)
-        ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        ids = np.concatenate(rows).astype(np.int64) if rows else np.zeros(0, dtype=np.int64)
         if (ids != ids.astype(np.int32)).any():
             raise InputError("tensor ids must fit 32 bits; number the tensors from 0")
         return cls(indptr=indptr, ids=ids.astype(np.int32))
@@ -285,7 +290,10 @@ class Workload:
             )
 
     def scaled(self, kernel_speedup: float) -> "Workload":
-        """Return this workload with every kernel faster by `kernel_speedup` (> 0); metadata say so."""
+        """Return this workload with every kernel faster by `kernel_speedup` (> 0).
+
+        The metadata's ``kernel_speedup`` is the product of all speed-ups since the kernel times were taken.
+        """
         if not kernel_speedup > 0 or not math.isfinite(kernel_speedup):
             raise InputError(f"kernel speed-up must be a positive number, not {kernel_speedup}")
         kernels = Kernels(
@@ -300,7 +308,10 @@ class Workload:
             kernels=kernels,
             inputs=self.inputs,
             outputs=self.outputs,
-            metadata={**self.metadata, "kernel_speedup": kernel_speedup},
+            metadata={
+                **self.metadata,
+                "kernel_speedup": self.metadata.get("kernel_speedup", 1.0) * kernel_speedup,
+            },
         )
 
     # -- files ----------------------------------------------------------------------------------------------------------

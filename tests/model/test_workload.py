@@ -1,5 +1,6 @@
 """The `Workload` type: validation, files, and what it derives."""
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -187,3 +188,67 @@ def test_an_inconsistent_file_names_itself(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message) as caught:
             Workload.load(tmp_path / "b.npz")
         assert "b.npz" in str(caught.value)
+
+
+def test_scaled_twice_says_the_product() -> None:
+    fast = toy().build().scaled(2.0).scaled(3.0)
+    assert fast.ideal_ns == pytest.approx(1010.5 / 6)
+    assert fast.metadata["kernel_speedup"] == 6.0
+
+
+@pytest.mark.parametrize("ids", [[0.5], ["0"], [True], [None]])
+def test_ids_are_whole_numbers(ids) -> None:
+    with pytest.raises(InputError, match="tensor ids must be whole numbers, but they are"):
+        Csr.from_lists([[], ids])
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data())
+def test_any_workload_reads_back(tmp_path_factory, data: st.DataObject) -> None:
+    builder = WorkloadBuilder(data.draw(st.sampled_from(["w", "ä b"])), {"n": [1, None, "x"]})
+    names = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=4)
+    count = data.draw(st.integers(1, 4))
+    for _ in range(count):
+        builder.tensor(
+            data.draw(names),
+            data.draw(st.integers(1, 1 << 58)),
+            data.draw(st.sampled_from(TensorKind)),
+            is_global=data.draw(st.booleans()),
+        )
+    some = st.lists(st.integers(0, count - 1), max_size=3)
+    for _ in range(data.draw(st.integers(1, 4))):
+        builder.kernel(
+            data.draw(names),
+            data.draw(st.floats(0, 1e15)),
+            inputs=data.draw(some),
+            outputs=data.draw(some),
+            flops=data.draw(st.floats(0, 1e300)),
+            phase=data.draw(st.sampled_from(Phase)),
+        )
+    path = tmp_path_factory.mktemp("w") / "a.npz"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnusedTensorWarning)
+        step = builder.build()
+        step.save(path)
+        again = Workload.load(path)
+    assert (again.name, again.metadata) == (step.name, step.metadata)
+    for part in ("tensors", "kernels", "inputs", "outputs"):
+        one, other = getattr(step, part), getattr(again, part)
+        for field in dataclasses.fields(one):
+            a, b = getattr(one, field.name), getattr(other, field.name)
+            assert np.array_equal(a, b), (part, field.name)
+            assert getattr(a, "dtype", None) == getattr(b, "dtype", None)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_a_damaged_file_names_itself(tmp_path_factory, place: float, flip: int) -> None:
+    path = tmp_path_factory.mktemp("w") / "a.npz"
+    toy().build().save(path)
+    whole = bytearray(path.read_bytes())
+    whole[int(place * len(whole))] ^= flip
+    path.write_bytes(whole)
+    try:
+        Workload.load(path)
+    except InputError as error:
+        assert str(path) in str(error)
