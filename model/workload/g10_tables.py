@@ -220,7 +220,7 @@ def _column(path: Path, *, unit: str) -> list[float]:
             values.append(_number(path, number, cells[1]))
             continue
         try:
-            value = float(cells[1])
+            value = float(cells[1].replace("_", "no digit"))
         except ValueError:
             raise InputError(f"{path}:{number}: {cells[1]!r} is not a number") from None
         if not 0 <= value < _MAX_MS:

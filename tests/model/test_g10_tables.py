@@ -178,6 +178,7 @@ def test_sizes_workspaces_and_times(tables: Path) -> None:
             "-1.125000",
             r"cudnn8.txt:2: '-1.125000' is not a time from 0 to 1e\+09 ms",
         ),
+        ("traces/Toy/cudnn8.txt", "1.125000", "1_1.5", r"cudnn8.txt:2: '1_1.5' is not a number"),
         ("traces/Toy/cudnn8.txt", "1.125000", "nan", r"cudnn8.txt:2: 'nan' is not a time"),
         ("traces/Toy/cudnn8.txt", "1.125000", "1e300", r"cudnn8.txt:2: '1e300' is not a time"),
         (
@@ -210,6 +211,28 @@ def test_missing_parts(tables: Path, tmp_path: Path) -> None:
         load_g10(tables, "Toy", 8)
     with pytest.raises(InputError, match="holds no G10 tables"):
         load_g10(tmp_path / "nowhere", "Toy", 8)
+
+
+@pytest.mark.parametrize("file", ["derived/Toy_kernels.csv", "traces/Toy/cudnn8Workspace.txt"])
+def test_a_file_that_is_no_text(tables: Path, file: str) -> None:
+    (tables / file).write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=rf"{Path(file).name}: cannot be read"):
+        load_g10(tables, "Toy", 8)
+
+
+@pytest.mark.parametrize("text", ["0000 0 B\n", "0000 0 B\n0001 0 B\n0002 0 B\n"])
+def test_workspaces_of_another_number_of_kernels(tables: Path, text: str) -> None:
+    (tables / "traces" / "Toy" / "cudnn8Workspace.txt").write_text(text)
+    with pytest.raises(
+        InputError, match=r"cudnn8Workspace.txt: has \d rows, but Toy has 2 kernels"
+    ):
+        load_g10(tables, "Toy", 8)
+
+
+def test_no_workspace_file(tables: Path) -> None:
+    (tables / "traces" / "Toy" / "cudnn8Workspace.txt").unlink()
+    with pytest.raises(InputError, match=r"cudnn8Workspace.txt: cannot be read"):
+        load_g10(tables, "Toy", 8)
 
 
 @settings(
