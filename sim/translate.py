@@ -419,7 +419,12 @@ def simulate(
         seconds = time.perf_counter() - started
         if waves is not None and outcome.waves is not None:
             waves.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(outcome.waves, waves)
+            partial = waves.with_name(f".{waves.name}.part")
+            try:
+                shutil.move(outcome.waves, partial)  # a copy, if it is another file system
+                partial.replace(waves)
+            finally:
+                partial.unlink(missing_ok=True)
         return read_result(
             folder, stream, golden or image, config, memory, seconds=seconds, seed=seed, waves=waves
         )
