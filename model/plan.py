@@ -63,6 +63,8 @@ class MigrationPlan:
         action: uint8[N] of `Action`.
         target: uint8[N] of `Target`; GPU for prefetch and alloc, HOST or SSD for pre-evict, without meaning for free.
         unlimited_gpu: the plan assumes a GPU that holds everything (policy `ideal`).
+        online: what an online policy needs at run time (policy `deepum`: ``{"options": ..., "execution": ...}``); None for
+            a static policy, whose entries are all there is; JSON values.
         statistics: what the planner wants to report; JSON values.
     """
 
@@ -76,6 +78,7 @@ class MigrationPlan:
     action: NDArray[np.uint8]
     target: NDArray[np.uint8]
     unlimited_gpu: bool = False
+    online: Mapping[str, Any] | None = None
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -138,6 +141,7 @@ class MigrationPlan:
                 "profile": self.profile,
                 "workload": self.workload,
                 "unlimited_gpu": self.unlimited_gpu,
+                "online": None if self.online is None else dict(self.online),
                 "statistics": dict(self.statistics),
             },
             columns={name: getattr(self, name) for name in _COLUMNS},
@@ -159,6 +163,7 @@ class MigrationPlan:
                 profile=str(header["profile"]),
                 workload=str(header["workload"]),
                 unlimited_gpu=bool(header["unlimited_gpu"]),
+                online=header.get("online"),
                 statistics=dict(header["statistics"]),
                 **arrays,
             )

@@ -14,13 +14,31 @@ rates change the moment a channel starts or stops.
 **Frames.** An incoming or new block first takes its bytes of GPU memory. If there are none it waits: demand first, in order;
 planned requests are granted only when no demand waits. Demand evicts the least recently migrated blocks that are no operand
 of the waiting kernel. An outgoing block gives its bytes back when its transfer is complete.
+
+**Online policies.** A static policy is its plan. An online policy (`deepum`) decides while the run goes on: functions that lead to a
+decision take its state `p` and call its hooks (`pagetide.model.engine.deepum`). For a static policy `p` is None, and the branches
+are gone when the function is compiled.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from pagetide.model.engine import deepum
+from pagetide.model.engine.blocks import (
+    BLOCK,
+    DELAYED,
+    GPU,
+    HOST,
+    IDLE,
+    NONE,
+    QUEUED,
+    SERVED,
+    SSD,
+    WAITING,
+    compiled,
+)
 
 __all__ = [
     "BLOCK",
@@ -38,12 +56,6 @@ __all__ = [
     "place_globals",
     "run_kernels",
 ]
-
-# Locations of a block.
-NONE, GPU, HOST, SSD = 0, 1, 2, 3
-
-# Flight states of a block.
-IDLE, WAITING, QUEUED, SERVED, DELAYED = 0, 1, 2, 3, 4
 
 # Channels; the direction is channel // 2 and the odd ones are the SSD's.
 CHANNELS = ("host->gpu", "ssd->gpu", "gpu->host", "gpu->ssd")
@@ -113,28 +125,6 @@ REG = _Reg()
 N_REG = len(REG)
 
 
-BLOCK = np.dtype(
-    [
-        ("size", np.int64),  # bytes
-        ("remaining", np.float64),  # bytes that have not moved yet
-        ("ready_ps", np.int64),  # end of the latency after the transfer
-        ("pin", np.int64),  # stamp of the last kernel that needed it
-        ("tensor", np.int32),
-        ("following", np.int32),  # in its queue
-        ("preceding", np.int32),
-        ("lru_next", np.int32),  # among the idle GPU blocks, least recently migrated first
-        ("lru_prev", np.int32),
-        ("queue", np.int8),
-        ("channel", np.int8),
-        ("location", np.uint8),
-        ("flight", np.uint8),
-        ("cause", np.uint8),
-        ("in_batch", np.bool_),
-        ("doomed", np.bool_),  # freed while on the move: dropped on arrival
-        ("wanted", np.bool_),  # prefetched while on the way out: fetched on arrival
-    ],
-    align=True,
-)
 LINE = np.dtype([("head", np.int32), ("tail", np.int32)])
 LANE = np.dtype(
     [
@@ -191,10 +181,6 @@ class State(NamedTuple):
     operand_ids: NDArray[np.int32]
     traffic: NDArray[np.int64]  # [4, 4] bytes by channel and cause
     log: NDArray[np.int64]  # [L, 6] channel, tensor, cause, start, end, bytes
-
-
-# Numba leaves no types on what it decorates; the decorator is named once so that all functions are compiled alike.
-compiled: Any = njit(cache=True, nogil=True)
 
 
 # -- queues ---------------------------------------------------------------------------------------------------------------
@@ -488,18 +474,76 @@ def _can_cancel(s: State, b: int) -> bool:
 
 
 @compiled
-def _make_room(s: State) -> None:
-    """Evict enough least recently migrated blocks for the demand that waits."""
+def _evict(s: State, p: Any, short: int, urgent: bool) -> int:
+    """Evict least recently migrated blocks, from the cursor on, until `short` bytes are on their way; returns what is left of it.
+
+    Operands of the current kernel stay, and with an online policy that evicts ahead also what is expected to be needed soon.
+    """
     reg = s.reg
-    short = reg[REG.wait_bytes] - (reg[REG.gpu_capacity] - reg[REG.gpu_used]) - reg[REG.out_bytes]
     b = reg[REG.cursor]
     while short > 0 and b >= 0:
         after = s.block[b].lru_next
-        if s.block[b].pin != reg[REG.kernel_seq]:
+        keep = s.block[b].pin == reg[REG.kernel_seq]
+        if p is not None:
+            keep = keep or (p.reg[deepum.DREG.pre_evict] != 0 and deepum.is_needed(p, b))
+        if not keep:
             short -= s.block[b].size
-            _send_out(s, b, True, True)
+            _send_out(s, b, True, urgent)
         b = after
         reg[REG.cursor] = b
+    return int(short)
+
+
+@compiled
+def _make_room(s: State, p: Any) -> None:
+    """Evict enough least recently migrated blocks for the demand that waits."""
+    reg = s.reg
+    short = reg[REG.wait_bytes] - (reg[REG.gpu_capacity] - reg[REG.gpu_used]) - reg[REG.out_bytes]
+    short = _evict(s, p, short, True)
+    if p is not None:
+        # Everything else is expected to be needed soon: a fault goes before expectations.
+        b = reg[REG.lru_head]
+        while short > 0 and b >= 0:
+            after = s.block[b].lru_next
+            if s.block[b].pin != reg[REG.kernel_seq]:
+                short -= s.block[b].size
+                _send_out(s, b, True, True)
+            b = after
+
+
+@compiled
+def _work_ahead(s: State, p: Any) -> None:
+    """The migration thread of an online policy has served all faults: evict ahead, then prefetch what is commanded."""
+    reg = s.reg
+    ahead = p.reg[deepum.DREG.pre_evict] != 0
+    if ahead:
+        free = reg[REG.gpu_capacity] - reg[REG.gpu_used] + reg[REG.out_bytes] - reg[REG.wait_bytes]
+        if free < p.reg[deepum.DREG.low_bytes]:
+            left = _evict(s, p, p.reg[deepum.DREG.high_bytes] - free, False)
+            p.reg[deepum.DREG.pre_evicted_bytes] += p.reg[deepum.DREG.high_bytes] - free - left
+    while (
+        reg[REG.batch_left] == 0
+        and reg[REG.wait_bytes] == 0
+        and s.line[2 * HOST_IN + 1].head < 0
+        and s.line[2 * SSD_IN + 1].head < 0
+    ):
+        b = deepum.next_command(p, s.block)
+        if b < 0:
+            return
+        if s.block[b].flight != IDLE:  # on its way out
+            if not _can_cancel(s, b):
+                return
+            deepum.remove_command(p, b)
+            _cancel_out(s, b)
+            continue
+        free = reg[REG.gpu_capacity] - reg[REG.gpu_used]
+        if free < s.block[b].size:
+            if not ahead:
+                _evict(s, p, s.block[b].size - free - reg[REG.out_bytes], False)
+            return
+        deepum.remove_command(p, b)
+        _request(s, b, False)
+        _grant(s)
 
 
 # -- events ---------------------------------------------------------------------------------------------------------------
@@ -551,7 +595,7 @@ def _next_event_ps(s: State) -> int:
 
 
 @compiled
-def _take_batch(s: State) -> None:
+def _take_batch(s: State, p: Any) -> None:
     """The driver has handled a batch: its blocks ask for frames."""
     reg = s.reg
     count = 0
@@ -562,15 +606,17 @@ def _take_batch(s: State) -> None:
         reg[REG.batch_left] += 1
         reg[REG.batch_wait] += s.block[b].size
         _request(s, b, True)
+        if p is not None:
+            deepum.block_faulted(p, s.block, b)
         count += 1
     reg[REG.batches] += 1
     reg[REG.fault_phase] = FAULT_MOVING
-    _make_room(s)
+    _make_room(s, p)
     _grant(s)
 
 
 @compiled
-def _process(s: State) -> None:
+def _process(s: State, p: Any) -> None:
     """Process every event of the current time."""
     reg = s.reg
     now = reg[REG.now]
@@ -598,7 +644,9 @@ def _process(s: State) -> None:
             _remove(s, b)
             _landed(s, b)
     if reg[REG.fault_phase] == FAULT_HANDLING and reg[REG.fault_ready] == now:
-        _take_batch(s)
+        _take_batch(s, p)
+    if p is not None:
+        _work_ahead(s, p)
 
 
 # -- plan entries ---------------------------------------------------------------------------------------------------------
@@ -671,7 +719,7 @@ def _issue(s: State, kernel: int) -> None:
 
 
 @compiled
-def _touch(s: State, b: int) -> int:
+def _touch(s: State, p: Any, b: int) -> int:
     """The next kernel needs block `b`: make sure it comes. Returns 1 if that takes a page fault."""
     reg = s.reg
     s.block[b].pin = reg[REG.kernel_seq]
@@ -684,6 +732,13 @@ def _touch(s: State, b: int) -> int:
         if s.block[b].location == NONE and reg[REG.faults_free]:
             _request(s, b, True)
             return 0
+        if p is not None:
+            # A command that waits is a planned fetch that has not begun: it becomes urgent, as that of a plan does.
+            if p.watch[b].queued and deepum.is_needed(p, b):
+                p.reg[deepum.DREG.late] += 1
+                if p.reg[deepum.DREG.late_faults] == 0:
+                    _request(s, b, True)
+                    return 0
         s.block[b].flight = WAITING
         _push(s, FAULT_QUEUE, b)
         return 1
@@ -704,7 +759,7 @@ def _touch(s: State, b: int) -> int:
 
 
 @compiled
-def _await_operands(s: State) -> None:
+def _await_operands(s: State, p: Any) -> None:
     """Advance time until every operand of the current kernel is in GPU memory."""
     reg = s.reg
     while reg[REG.missing] > 0 and reg[REG.error] == ERROR_NONE:
@@ -714,36 +769,41 @@ def _await_operands(s: State) -> None:
             reg[REG.fault_phase] = FAULT_HANDLING
             reg[REG.fault_ready] = reg[REG.now] + reg[REG.batch_latency]
         if reg[REG.wait_bytes] > 0:
-            _make_room(s)
+            _make_room(s, p)
         when = _next_event_ps(s)
         if when == NEVER:
             reg[REG.error] = ERROR_STUCK
             return
         reg[REG.now] = when
-        _process(s)
+        _process(s, p)
     reg[REG.fault_phase] = FAULT_IDLE
 
 
 @compiled
-def _execute(s: State, kernel: int) -> None:
-    """Run the kernel, while transfers go on."""
+def _pass_time(s: State, p: Any, duration_ps: int) -> None:
+    """Let time pass, while transfers go on."""
     reg = s.reg
-    end = reg[REG.now] + s.kernel[kernel].duration_ps
+    end = reg[REG.now] + duration_ps
     when = _next_event_ps(s)
     while when <= end:
         reg[REG.now] = when
-        _process(s)
+        _process(s, p)
         when = _next_event_ps(s)
     reg[REG.now] = end
 
 
 @compiled
-def run_kernels(s: State, first: int, last: int) -> None:
-    """Run kernels `first` to `last` - 1 of the current iteration; after the last kernel also the entries at its end."""
+def run_kernels(s: State, p: Any, first: int, last: int) -> None:
+    """Run kernels `first` to `last` - 1 of the current iteration; after the last kernel also the entries at its end.
+
+    `p` is the state of the online policy, None for a static one.
+    """
     reg = s.reg
     for kernel in range(first, last):
         s.kernel[kernel].ready_ps = reg[REG.now]
         reg[REG.kernel_seq] += 1
+        if p is not None:
+            deepum.kernel_started(p, s.block, p.execution[kernel])
         _issue(s, kernel)
         reg[REG.cursor] = reg[REG.lru_head]
         reg[REG.missing] = 0
@@ -751,18 +811,22 @@ def run_kernels(s: State, first: int, last: int) -> None:
         for n in range(s.operand_ptr[kernel], s.operand_ptr[kernel + 1]):
             tensor = s.operand_ids[n]
             for b in range(s.tensor_block[tensor], s.tensor_block[tensor + 1]):
-                faults += _touch(s, b)
+                faults += _touch(s, p, b)
         _grant(s)
+        if p is not None:
+            _work_ahead(s, p)
+            if p.reg[deepum.DREG.callback_ps] > 0:
+                _pass_time(s, p, p.reg[deepum.DREG.callback_ps])
         s.kernel[kernel].fault_blocks = faults
         reg[REG.faults] += faults
-        _await_operands(s)
+        _await_operands(s, p)
         if reg[REG.error] != ERROR_NONE:
             return
         s.kernel[kernel].start_ps = reg[REG.now]
         s.kernel[kernel].gpu_bytes = reg[REG.gpu_used]
         s.kernel[kernel].host_bytes = reg[REG.host_used]
         s.kernel[kernel].ssd_bytes = reg[REG.ssd_used]
-        _execute(s, kernel)
+        _pass_time(s, p, s.kernel[kernel].duration_ps)
         s.kernel[kernel].end_ps = reg[REG.now]
     if last == len(s.kernel):
         reg[REG.kernel_seq] += 1

@@ -6,13 +6,14 @@ behind it is described in `pagetide.model.engine.core`.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pagetide.model.engine import core
+from pagetide.model.engine import core, deepum
 from pagetide.model.engine.core import REG
 from pagetide.model.errors import InputError
 from pagetide.model.plan import MigrationPlan
@@ -72,16 +73,23 @@ def run(
         InputError: the plan is not for this workload, a kernel's operands exceed GPU memory, or the SSD is full.
     """
     state = start(workload, plan, system)
+    online = _online_state(plan, state)
+    iterations = system.engine.iterations
+    if plan.online is not None:
+        iterations = max(iterations, plan.online["options"]["learning_iterations"] + 1)
+    counts: list[dict[str, int]] = []
     kernels = len(workload.kernels)
     bounds = np.unique(np.linspace(0, kernels, min(kernels, _STEPS) + 1).astype(np.int64))
-    for iteration in range(system.engine.iterations):
-        core.begin_iteration(state, iteration == system.engine.iterations - 1)
+    for iteration in range(iterations):
+        core.begin_iteration(state, iteration == iterations - 1)
         for first, last in itertools.pairwise(bounds):
-            core.run_kernels(state, first, last)
+            core.run_kernels(state, online, first, last)
             _raise_for(state, workload, system)
             if progress is not None:
-                progress((iteration + last / kernels) / system.engine.iterations)
-    return _result(state, workload, plan, system)
+                progress((iteration + last / kernels) / iterations)
+        if online is not None:
+            counts.append(_online_counts(state, online))
+    return _result(state, workload, plan, system, iterations, counts)
 
 
 def start(workload: Workload, plan: MigrationPlan, system: System) -> core.State:
@@ -194,10 +202,58 @@ def _raise_for(state: core.State, workload: Workload, system: System) -> None:
         )
 
 
-def _result(state: core.State, workload: Workload, plan: MigrationPlan, system: System) -> Result:
+_DEEPUM_COUNTS = (
+    "commands",
+    "late",
+    "stale",
+    "dropped",
+    "not_started",
+    "predicted",
+    "mispredicted",
+    "evicted_entries",
+    "pre_evicted_bytes",
+)
+
+
+def _online_state(plan: MigrationPlan, state: core.State) -> deepum.DeepumState | None:
+    if plan.online is None:
+        return None
+    if plan.online["policy"] != "deepum":
+        raise InputError(
+            f"the plan names the online policy {plan.online['policy']!r}, but this version knows only 'deepum'; plan again"
+        )
+    execution = np.array(plan.online["execution"], dtype=np.int32)
+    options = plan.online["options"]
+    return deepum.new_deepum_state(execution, int(execution.max()) + 1, len(state.block), options)
+
+
+def _online_counts(state: core.State, online: deepum.DeepumState) -> dict[str, int]:
+    """Return the counts of the iteration that has just ended, and start them again."""
+    reg, places = online.reg, deepum.DREG
+    counts = {
+        "faults": int(state.reg[REG.faults]),
+        "time_ps": int(state.reg[REG.now] - state.reg[REG.iteration_start]),
+    }
+    for name in _DEEPUM_COUNTS:
+        counts[name] = int(reg[getattr(places, name)])
+        reg[getattr(places, name)] = 0
+    return counts
+
+
+def _result(
+    state: core.State,
+    workload: Workload,
+    plan: MigrationPlan,
+    system: System,
+    iterations: int,
+    counts: Sequence[dict[str, int]],
+) -> Result:
     start = int(state.reg[REG.iteration_start])
     kernel = state.kernel
     log = state.log[: int(state.reg[REG.log_rows])]
+    online: dict[str, Any] = {}
+    if plan.online is not None:
+        online = {"options": plan.online["options"], "iterations": list(counts)}
     return Result(
         workload=workload.name,
         policy=plan.policy,
@@ -224,10 +280,11 @@ def _result(state: core.State, workload: Workload, plan: MigrationPlan, system: 
         ),
         channels=core.CHANNELS,
         causes=core.CAUSES,
-        iterations=system.engine.iterations,
+        iterations=iterations,
         provenance={
             **workload.metadata,
             "pagetide": version("pagetide"),
             "plan": dict(plan.statistics),
+            **online,
         },
     )

@@ -547,7 +547,7 @@ def run_and_check(data: st.DataObject) -> None:
     for iteration in range(system.engine.iterations):
         core.begin_iteration(state, iteration == system.engine.iterations - 1)
         for k in range(kernels):
-            core.run_kernels(state, k, k + 1)
+            core.run_kernels(state, None, k, k + 1)
             assert state.reg[REG.error] == core.ERROR_NONE
             check_operands(state, workload.operands[k])
             check_state(state, plan)
