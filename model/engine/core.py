@@ -732,7 +732,7 @@ def _touch(s: State, p: Any, b: int) -> int:
         if s.block[b].location == NONE and reg[REG.faults_free]:
             _request(s, b, True)
             return 0
-        if p is not None:
+        if p is not None:  # noqa: SIM102 - only a bare test of None is gone when compiled
             # A command that waits is a planned fetch that has not begun: it becomes urgent, as that of a plan does.
             if p.watch[b].queued and deepum.is_needed(p, b):
                 p.reg[deepum.DREG.late] += 1

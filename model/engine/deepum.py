@@ -95,7 +95,6 @@ WATCH = np.dtype(
             np.int64,
         ),  # sequence number of the last kernel that is expected to need the block
         ("walk", np.int64),  # stamp of the last walk that visited it
-        ("execution", np.int32),  # execution ID of its queued command
         ("queued", np.bool_),
     ],
     align=True,
@@ -116,7 +115,9 @@ class DeepumState(NamedTuple):
     ]  # [C, 5]: p3, p2, p1, current, next, each + 2; 0 is empty; open addressing
     watch: NDArray[Any]  # WATCH[B]
     frontier: NDArray[np.int32]  # [B], blocks of the walk that are to be expanded
-    queue: NDArray[np.int32]  # [Q], ring of the blocks to prefetch
+    queue: NDArray[
+        np.int32
+    ]  # [Q, 2], ring of commands: block, execution ID that is expected to need it
     ring: NDArray[np.int32]  # [degree + 2], predicted execution ID by sequence number, -1 if none
 
 
@@ -157,7 +158,7 @@ def new_deepum_state(
         record=np.zeros((room, 5), dtype=np.int32),
         watch=watch,
         frontier=np.zeros(blocks, dtype=np.int32),
-        queue=np.zeros(options["queue"], dtype=np.int32),
+        queue=np.zeros((options["queue"], 2), dtype=np.int32),
         ring=np.full(options["degree"] + 2, -1, dtype=np.int32),
     )
 
@@ -252,7 +253,7 @@ def _use_entry(p: DeepumState, execution: int, b: int) -> bool:
         p.entry[execution, row, way, 0] = b + 1
     p.reg[DREG.tick] += 1
     p.entry[execution, row, way, 1] = p.reg[DREG.tick]
-    return found
+    return bool(found)
 
 
 # -- the chain ------------------------------------------------------------------------------------------------------------
@@ -271,11 +272,11 @@ def _visit(p: DeepumState, block: NDArray[Any], b: int, tail: int) -> int:
         if reg[DREG.tail] - reg[DREG.head] == len(p.queue):
             reg[DREG.dropped] += 1
         else:
-            p.queue[reg[DREG.tail] % len(p.queue)] = b
+            p.queue[reg[DREG.tail] % len(p.queue), 0] = b
+            p.queue[reg[DREG.tail] % len(p.queue), 1] = reg[DREG.chain_0]
             reg[DREG.tail] += 1
             reg[DREG.commands] += 1
             p.watch[b].queued = True
-            p.watch[b].execution = reg[DREG.chain_0]
     return tail + 1
 
 
@@ -392,12 +393,12 @@ def next_command(p: DeepumState, block: NDArray[Any]) -> int:
     """Block of the first command that is still worth carrying out, -1 if there is none. The command stays queued."""
     reg = p.reg
     while reg[DREG.head] < reg[DREG.tail]:
-        b = p.queue[reg[DREG.head] % len(p.queue)]
+        b = p.queue[reg[DREG.head] % len(p.queue), 0]
         if p.watch[b].queued:
             if not is_needed(p, b):
                 reg[DREG.stale] += 1
             elif not here_or_coming(block, b):
-                return b
+                return int(b)
         remove_command(p, b)
     return -1
 
