@@ -538,7 +538,8 @@ def _work_ahead(s: State, p: Any) -> None:
             continue
         free = reg[REG.gpu_capacity] - reg[REG.gpu_used]
         if free < s.block[b].size:
-            if not ahead:
+            # Without eviction ahead the one migration thread ends a fetch, then evicts, then fetches again.
+            if not ahead and s.lane[HOST_IN].serving < 0 and s.lane[SSD_IN].serving < 0:
                 _evict(s, p, s.block[b].size - free - reg[REG.out_bytes], False)
             return
         deepum.remove_command(p, b)

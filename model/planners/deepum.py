@@ -77,9 +77,9 @@ class DeepumOptions:
         for name in ("degree", "callback_ps", "learning_iterations"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        if not CHUNK_BYTES <= self.low_bytes <= self.high_bytes:
+        if not 0 < self.low_bytes <= self.high_bytes:
             raise InputError(
-                f"low_bytes must be from {CHUNK_BYTES} to high_bytes ({self.high_bytes}), not {self.low_bytes}"
+                f"low_bytes must be from 1 to high_bytes ({self.high_bytes}), not {self.low_bytes}"
             )
 
     def to_dict(self) -> dict[str, int]:

@@ -81,8 +81,8 @@ class ReferenceDeepum:
 
     def table(self, execution: int) -> BlockTable:
         """Return the table of an execution ID, made when first asked for."""
-        size = (self._options[name] for name in ("rows", "ways", "successors"))
-        return self.tables.setdefault(execution, BlockTable(*size))
+        o = self._options
+        return self.tables.setdefault(execution, BlockTable(o["rows"], o["ways"], o["successors"]))
 
     def predict(
         self, before: tuple[int | None, int | None, int | None], current: int

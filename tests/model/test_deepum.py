@@ -489,3 +489,177 @@ def test_events_of_a_workload(registers) -> None:
     pair.check_tables()
     assert faults[0] > 500
     assert faults[-1] < faults[0] / 4
+
+
+# -- in the engine --------------------------------------------------------------------------------------------------------
+
+
+def machine(*overrides: str) -> System:
+    """A link of 10 GB/s, blocks of 1 MiB, 10 us a batch of one block."""
+    return load_system(
+        overrides=[
+            "gpu.memory=8 MiB",
+            "link.bandwidth=10 GB/s",
+            "fault.batch_latency=10 us",
+            "fault.batch_faults=1",
+            "fault.faults_per_block=1",
+            "engine.block=1 MiB",
+            *overrides,
+        ]
+    )
+
+
+def layers(count: int, *, us: float = 1000.0, mib: int = 1) -> Workload:
+    """Kernels in a row, each on weights of its own and on an activation that lives for one kernel."""
+    builder = WorkloadBuilder("layers")
+    for n in range(count):
+        weight = builder.tensor(f"w{n}", mib * MIB, TensorKind.WEIGHT, is_global=True)
+        value = builder.tensor(f"a{n}", MIB, TensorKind.ACTIVATION)
+        builder.kernel(f"k{n}", us * 1000, inputs=[weight], outputs=[value])
+    return builder.build()
+
+
+def run(workload: Workload, system: System, **options: object) -> Result:
+    return engine.run(workload, Deepum(DeepumOptions(**options)).plan(workload, system), system)
+
+
+def faults(result: Result) -> list[int]:
+    return [int(counts["faults"]) for counts in result.provenance["iterations"]]
+
+
+SMALL = {"degree": 2, "learning_iterations": 5}
+
+
+def test_faults_vanish_and_with_them_the_stall() -> None:
+    workload, system = layers(12), machine()
+    base = engine.run(workload, get_planner("uvm").plan(workload, system), system)
+    result = run(workload, system, **SMALL)
+    assert (
+        int(base.fault_blocks.sum()) == 23
+    )  # all but one weight have gone, every activation is new
+    assert faults(result)[-1] == 0
+    assert result.stall_ps < base.stall_ps / 50
+    assert result.iterations == 6
+    assert result.total_ps == result.compute_ps + result.stall_ps
+
+
+def test_the_same_input_gives_the_same_result() -> None:
+    workload, system = layers(12), machine()
+    one, two = (run(workload, system, **SMALL) for _ in range(2))
+    assert (one.end_ps == two.end_ps).all()
+    assert one.provenance == two.provenance
+
+
+def test_point_12_a_fault_takes_what_is_needed_soon_and_a_prefetch_does_not() -> None:
+    """With N as long as the iteration, every block that has been learnt is protected all the time."""
+    workload, system = layers(12), machine()
+    result = run(workload, system, degree=12, learning_iterations=3)
+    counts = result.provenance["iterations"][-1]
+    # Prefetches stall, so each kernel waits for a command that is late or takes a fault, and evicts for itself.
+    assert counts["late"] + counts["faults"] >= 8
+    assert result.traffic_bytes[2, 3] > 0  # demand evictions
+
+
+def test_point_11_eviction_ahead_keeps_between_its_watermarks() -> None:
+    workload = layers(24)
+    marks = {"low_bytes": 2 * MIB, "high_bytes": 4 * MIB}
+    result = run(workload, machine("gpu.memory=16 MiB"), **SMALL, **marks)
+    assert result.provenance["iterations"][-1]["pre_evicted_bytes"] > 0
+    assert result.traffic_bytes[2, 3] == 0  # none on demand
+    free = 16 * MIB - result.occupancy_bytes[:, 0]
+    assert (
+        free.max() < 4 * MIB + 4 * MIB
+    )  # the high mark, and one kernel's dead activation and prefetches
+
+
+def test_point_13_evictions_ahead_overlap_fetches() -> None:
+    workload, system = layers(24, us=130, mib=1), machine("gpu.memory=16 MiB")
+    serial = run(workload, system, pre_evict=False, **SMALL)
+    overlapped = run(workload, system, pre_evict=True, **SMALL)
+    assert overlapped.total_ps < serial.total_ps
+
+
+def test_point_16_a_callback_on_the_critical_path_delays_each_kernel() -> None:
+    workload = layers(6)
+    system = machine("gpu.memory=64 MiB")
+    plain, delayed = (run(workload, system, callback_ps=t, **SMALL) for t in (0, 5_000_000))
+    assert delayed.total_ps - plain.total_ps == 6 * 5_000_000
+
+
+def test_invalidation_writes_no_dead_block() -> None:
+    workload, system = layers(12), machine()
+    dead, kept = (run(workload, system, invalidate=i, **SMALL) for i in (True, False))
+    assert dead.traffic("gpu->host") == 12 * MIB  # the weights
+    assert kept.traffic("gpu->host") == 24 * MIB
+
+
+def test_each_mechanism_gains() -> None:
+    workload, system = layers(24, us=150), machine("gpu.memory=16 MiB")
+    steps = [
+        {"prefetch": False, "pre_evict": False, "invalidate": False},
+        {"pre_evict": False, "invalidate": False},
+        {"invalidate": False},
+        {},
+    ]
+    times = [run(workload, system, **SMALL, **step).total_ps for step in steps]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == 4
+
+
+def test_prefetch_degree() -> None:
+    """Too short a window comes late, too long a one protects everything."""
+    workload, system = layers(24, us=150), machine("gpu.memory=16 MiB")
+    times = {n: run(workload, system, degree=n, learning_iterations=5).total_ps for n in (0, 2, 24)}
+    assert times[2] < times[0]
+    assert times[2] < times[24]
+
+
+@pytest.mark.parametrize("registers", list(Registers))
+@pytest.mark.parametrize(("name", "batch"), [("gpt2", 12), ("bert-base", 256)])
+def test_steady_state_has_a_hundredth_of_the_faults(name, batch, registers) -> None:
+    workload = zoo.load(name, batch=batch, gpu="v100-32gb")
+    system = load_system("v100-32gb")
+    base = engine.run(workload, get_planner("uvm").plan(workload, system), system)
+    result = run(workload, system, registers=registers, learning_iterations=5)
+    assert faults(result)[-1] < base.fault_blocks.sum() / 100
+    assert result.provenance["iterations"][-1]["mispredicted"] == 0
+    assert result.total_ps < base.total_ps
+
+
+# -- interface ------------------------------------------------------------------------------------------------------------
+
+
+def test_execution_ids_are_by_name_and_operands() -> None:
+    builder = WorkloadBuilder("ids")
+    a, b = (builder.tensor(n, MIB, TensorKind.WEIGHT, is_global=True) for n in "ab")
+    builder.kernel("mm", 1.0, inputs=[a], outputs=[b])
+    builder.kernel("mm", 1.0, inputs=[b], outputs=[a])
+    builder.kernel("mm", 2.0, inputs=[a], outputs=[b])
+    builder.kernel("add", 1.0, inputs=[a], outputs=[b])
+    assert execution_ids(builder.build()).tolist() == [0, 1, 0, 2]
+
+
+def test_a_plan_keeps_what_the_policy_needs(tmp_path) -> None:
+    workload, system = layers(6), machine()
+    plan = Deepum(DeepumOptions(**SMALL)).plan(workload, system)
+    plan.save(tmp_path / "plan.npz")
+    loaded = MigrationPlan.load(tmp_path / "plan.npz")
+    one, two = (engine.run(workload, p, system) for p in (plan, loaded))
+    assert (one.end_ps == two.end_ps).all()
+    assert one.provenance["iterations"] == two.provenance["iterations"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"rows": 0}, InputError),
+        ({"degree": -1}, InputError),
+        ({"low_bytes": 0}, InputError),
+        ({"low_bytes": 64 * MIB}, InputError),
+        ({"ways": 1.5}, TypeError),
+        ({"queue": True}, TypeError),
+    ],
+)
+def test_bad_options_are_refused(options, error) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        DeepumOptions(**options)

@@ -26,7 +26,7 @@ G10_POLICIES = ("g10", "g10-benefit")
 
 
 def test_registry() -> None:
-    assert policies() == ["ideal", "uvm", "g10", "g10-benefit"]
+    assert policies() == ["ideal", "uvm", "deepum", "g10", "g10-benefit"]
     for name in policies():
         assert get_planner(name).name == name
     with pytest.raises(InputError, match=r"unknown policy 'g01'; did you mean 'g10'\?"):
