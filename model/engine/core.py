@@ -48,6 +48,7 @@ __all__ = [
     "ERROR_NONE",
     "ERROR_SSD_FULL",
     "ERROR_STUCK",
+    "ERROR_TOO_LONG",
     "KERNEL",
     "REG",
     "State",
@@ -78,9 +79,10 @@ FAULT_QUEUE = 14
 # Phases of the fault path.
 FAULT_IDLE, FAULT_HANDLING, FAULT_MOVING = 0, 1, 2
 
-ERROR_NONE, ERROR_SSD_FULL, ERROR_STUCK = 0, 1, 2
+ERROR_NONE, ERROR_SSD_FULL, ERROR_STUCK, ERROR_TOO_LONG = 0, 1, 2, 3
 
 NEVER = np.iinfo(np.int64).max
+MAX_PS = 1 << 62  # no single step is longer, so that time never overflows
 
 
 class _Reg(NamedTuple):
@@ -428,20 +430,27 @@ def _request(s: State, b: int, urgent: bool) -> None:
 
 @compiled
 def _send_out(s: State, b: int, to_host: bool, urgent: bool) -> None:
-    """Evict the idle GPU block `b`; to the SSD if host memory has no room."""
+    """Evict the idle GPU block `b`; to the other place if the first has no room.
+
+    With no room anywhere a planned eviction is not carried out, and a demand is an error.
+    """
     reg = s.reg
     size = s.block[b].size
+    host_fits = reg[REG.host_used] + size <= reg[REG.host_capacity]
+    ssd_fits = reg[REG.ssd_used] + size <= reg[REG.ssd_capacity]
+    if not host_fits and not ssd_fits:
+        if urgent:
+            reg[REG.error] = ERROR_SSD_FULL
+        return
     _lru_remove(s, b)
     reg[REG.out_bytes] += size
     cause = DEMAND_EVICT if urgent else PRE_EVICT
-    if to_host and reg[REG.host_used] + size <= reg[REG.host_capacity]:
+    if host_fits and (to_host or not ssd_fits):
         reg[REG.host_used] += size
         _enqueue(s, b, HOST_OUT, urgent, cause, size)
-        return
-    if reg[REG.ssd_used] + size > reg[REG.ssd_capacity]:
-        reg[REG.error] = ERROR_SSD_FULL
-    reg[REG.ssd_used] += size
-    _enqueue(s, b, SSD_OUT, urgent, cause, size)
+    else:
+        reg[REG.ssd_used] += size
+        _enqueue(s, b, SSD_OUT, urgent, cause, size)
 
 
 @compiled
@@ -457,6 +466,9 @@ def _forget_copy(s: State, b: int, place: int) -> None:
 def _cancel_out(s: State, b: int) -> None:
     """Take back an eviction whose transfer has not begun: the block is an idle GPU block again."""
     _remove(s, b)
+    # Set while it was in service, before a demand took its turn at the same instant.
+    s.block[b].doomed = False
+    s.block[b].wanted = False
     s.reg[REG.out_bytes] -= s.block[b].size
     _forget_copy(s, b, HOST if s.block[b].channel == HOST_OUT else SSD)
     s.block[b].flight = IDLE
@@ -681,6 +693,8 @@ def _free(s: State, b: int) -> None:
     else:
         _forget_copy(s, b, s.block[b].location)
     s.block[b].location = NONE
+    s.block[b].doomed = False
+    s.block[b].wanted = False
 
 
 @compiled
@@ -697,7 +711,7 @@ def _apply(s: State, action: int, target: int, b: int) -> None:
     elif s.block[b].flight == IDLE:
         if s.block[b].location == HOST or s.block[b].location == SSD:
             _request(s, b, False)
-    elif _can_cancel(s, b):
+    elif _can_cancel(s, b) and not s.block[b].doomed:
         _cancel_out(s, b)
     elif s.block[b].location == GPU:
         s.block[b].wanted = True
@@ -771,9 +785,14 @@ def _await_operands(s: State, p: Any) -> None:
             reg[REG.fault_ready] = reg[REG.now] + reg[REG.batch_latency]
         if reg[REG.wait_bytes] > 0:
             _make_room(s, p)
+            if reg[REG.error] != ERROR_NONE:
+                return
         when = _next_event_ps(s)
         if when == NEVER:
             reg[REG.error] = ERROR_STUCK
+            return
+        if when > MAX_PS:
+            reg[REG.error] = ERROR_TOO_LONG
             return
         reg[REG.now] = when
         _process(s, p)
@@ -829,6 +848,9 @@ def run_kernels(s: State, p: Any, first: int, last: int) -> None:
         s.kernel[kernel].ssd_bytes = reg[REG.ssd_used]
         _pass_time(s, p, s.kernel[kernel].duration_ps)
         s.kernel[kernel].end_ps = reg[REG.now]
+        if reg[REG.now] > MAX_PS:
+            reg[REG.error] = ERROR_TOO_LONG
+            return
     if last == len(s.kernel):
         reg[REG.kernel_seq] += 1
         _issue(s, last)

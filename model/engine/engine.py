@@ -70,7 +70,8 @@ def run(
         progress: called now and then with the share of the work that is done, 0 to 1.
 
     Raises:
-        InputError: the plan is not for this workload, a kernel's operands exceed GPU memory, or the SSD is full.
+        InputError: the plan is not for this workload, a kernel's operands exceed GPU memory, no place has room for a block that must
+            leave, or simulated time exceeds 53 days.
     """
     state = start(workload, plan, system)
     online = _online_state(plan, state)
@@ -194,6 +195,11 @@ def _raise_for(state: core.State, workload: Workload, system: System) -> None:
         raise InputError(
             f"{workload.name!r} does not fit: GPU and host memory are full and so are the SSD's "
             f"{format_bytes(system.ssd.capacity_bytes)} (ssd.capacity); use a smaller batch or a larger SSD"
+        )
+    if error == core.ERROR_TOO_LONG:
+        raise InputError(
+            f"{workload.name!r} takes more than {core.MAX_PS / 1e12 / 86400:.0f} days of simulated time, which is more than "
+            "the engine can count; check bandwidths and kernel times"
         )
     if error != core.ERROR_NONE:
         raise RuntimeError(

@@ -337,6 +337,81 @@ def test_victims_go_to_the_ssd_when_host_memory_is_full() -> None:
     assert result.start_ps[0] == ps(10e-6 + MIB / 1e9 + MIB / 2e9)
 
 
+def test_planned_evictions_go_to_host_memory_when_the_ssd_is_full() -> None:
+    case = Case()
+    a, b = case.tensor(), case.tensor()
+    case.kernel(a)
+    case.kernel(a, us=5000)
+    case.kernel(a)
+    for tensor in (a, b):
+        case.entry(Action.PRE_EVICT, 1, tensor, Target.SSD)
+    result = case.run(machine("ssd.capacity=1 MiB"))
+    assert result.traffic("gpu->ssd") == result.traffic("gpu->host") == MIB
+    assert result.occupancy_bytes[2].tolist() == [MIB, MIB, 0]
+
+
+def test_a_planned_eviction_without_any_room_is_not_carried_out() -> None:
+    case = Case()
+    a, b = case.tensor(), case.tensor()
+    case.kernel(a)
+    case.kernel(b, us=5000)
+    case.kernel(a)
+    case.entry(Action.PRE_EVICT, 1, a, Target.SSD)
+    result = case.run(machine("ssd.capacity=4 KiB", "host.memory=0 B"))
+    assert (result.stall_ps, result.traffic_bytes.sum()) == (0, 0)
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_a_gpu_of_exactly_one_tensor_without_host_memory(policy) -> None:
+    builder = WorkloadBuilder("exact")
+    tensors = [builder.tensor("t", MIB, TensorKind.WEIGHT, is_global=True) for _ in range(4)]
+    for tensor in tensors:
+        builder.kernel("k", 1000.0, inputs=[tensor])
+    step = builder.build()
+    system = machine("gpu.memory=1 MiB", "host.memory=0 B", "ssd.capacity=4 MiB")
+    result = engine.run(step, get_planner(policy).plan(step, system), system)
+    if policy == "ideal":
+        assert result.stall_ps == 0
+    else:
+        assert result.gpu_peak_bytes == MIB
+        assert result.traffic("ssd->gpu") >= 3 * MIB
+    small = machine("gpu.memory=1 MiB", "host.memory=8 MiB", "ssd.capacity=4 KiB")
+    assert engine.run(step, get_planner(policy).plan(step, small), small).traffic("gpu->ssd") == 0
+
+
+def test_tensors_of_terabytes() -> None:
+    builder = WorkloadBuilder("huge")
+    tensors = [builder.tensor("t", 10**13, TensorKind.WEIGHT, is_global=True) for _ in range(3)]
+    for tensor in tensors:
+        builder.kernel("k", 1e9, inputs=[tensor])
+    step = builder.build()
+    system = machine(
+        "gpu.memory=11 TB", "host.memory=5 TB", "ssd.capacity=40 TB", "engine.block=1 GiB"
+    )
+    result = engine.run(step, get_planner("uvm").plan(step, system), system)
+    assert result.gpu_peak_bytes <= 11 * 10**12
+    # All but what fits comes once, at 10 GB/s at the best.
+    assert result.total_ps > 2 * 9 * 10**12 / 10e9 * 1e12
+    assert (np.diff(result.end_ps) > 0).all()
+
+
+def test_more_time_than_the_engine_can_count() -> None:
+    builder = WorkloadBuilder("slow")
+    tensors = [builder.tensor("t", 10**15, TensorKind.WEIGHT, is_global=True) for _ in range(30)]
+    for tensor in tensors:
+        builder.kernel("k", 1e9, inputs=[tensor])
+    step = builder.build()
+    system = machine(
+        "gpu.memory=1.1 PB",
+        "host.memory=100 PB",
+        "engine.block=10 TiB",
+        "link.bandwidth=1 GB/s",
+        "engine.iterations=10",
+    )
+    with pytest.raises(InputError, match="takes more than 53 days of simulated time"):
+        engine.run(step, get_planner("uvm").plan(step, system), system)
+
+
 def test_the_first_iteration_warms_up() -> None:
     case = Case()
     new = case.tensor(is_global=False)
