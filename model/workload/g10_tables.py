@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pagetide.model.errors import InputError, did_you_mean
 from pagetide.model.workload.workload import Csr, Kernels, Phase, TensorKind, Tensors, Workload
 
-__all__ = ["PAGE_BYTES", "available", "load_g10"]
+__all__ = ["PAGE_BYTES", "available", "load_g10", "read_column"]
 
 PAGE_BYTES = 4096
 """Sizes in the tables are rounded up to whole pages of this many bytes (G10 paper, section 4.5)."""
@@ -74,8 +74,10 @@ def load_g10(folder: Path, model: str, batch: int) -> Workload:
         folder / "derived" / f"{model}_kernels.csv", tensors=len(size_bytes)
     )
     trace = folder / "traces" / model
-    times_ms = _column(trace / f"cudnn{batch}.txt", unit="ms")
-    workspace = np.array(_column(trace / f"cudnn{batch}Workspace.txt", unit="B"), dtype=np.int64)
+    times_ms = read_column(trace / f"cudnn{batch}.txt", unit="ms")
+    workspace = np.array(
+        read_column(trace / f"cudnn{batch}Workspace.txt", unit="B"), dtype=np.int64
+    )
     for path, rows in (
         (f"cudnn{batch}.txt", len(times_ms)),
         (f"cudnn{batch}Workspace.txt", len(workspace)),
@@ -198,7 +200,12 @@ def _kernels(path: Path, *, tensors: int) -> tuple[list[str], list[list[int]], l
     return names, inputs, outputs
 
 
-def _column(path: Path, *, unit: str) -> list[float]:
+def read_column(path: Path, *, unit: str) -> list[float]:
+    """Return the values of a trace file, one row a kernel: ``index value unit``.
+
+    Raises:
+        InputError: the file is missing or malformed (with line), or the unit is another.
+    """
     values: list[float] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
