@@ -52,7 +52,7 @@ def load_trace(folder: Path, model: str, batch: int) -> Trace:
                 f"{path}: has {len(times_ms)} rows, but {model} has {len(workload.kernels)} kernels"
             )
         # Cycles are the integer part of a product of doubles, as the artifact computes them.
-        cycles.append((np.array(times_ms) * (CLOCK_HZ / 1000.0)).astype(np.int64))
+        cycles.append((np.array(times_ms) * CLOCK_HZ / 1000.0).astype(np.int64))
     plain, input_fault, fault = cycles
     input_fault = np.maximum(input_fault, plain)
     return Trace(
