@@ -10,8 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pagetide.model.artifact.quirks import Quirks
 from pagetide.model.errors import InputError, did_you_mean
 from pagetide.model.units import BytesPerSecond, CapacityBytes, Hertz, Picoseconds
 from pagetide.model.yamlfile import parse_mapping, parse_value, read_text
@@ -183,9 +184,10 @@ class System(_Section):
     """Everything a planner and the engine need to know about the machine."""
 
     name: str = Field("g10-table2", description="name for reports")
-    profile: Literal["faithful"] = Field(
+    profile: Literal["faithful", "artifact"] = Field(
         "faithful",
-        description="fidelity: what the papers describe and physics allows (docs, 'Fidelity')",
+        description="fidelity: 'faithful' is what the papers describe and physics allows, 'artifact' what the public G10 "
+        "artifact computes (docs, 'Fidelity')",
     )
     gpu: Gpu = Gpu()
     host: Host = Host()
@@ -193,27 +195,44 @@ class System(_Section):
     ssd: Ssd = Ssd()
     fault: FaultPath = FaultPath()
     engine: Engine = Engine()
+    quirks: Quirks = Quirks()
+
+    @model_validator(mode="after")
+    def _quirks_have_an_effect(self) -> "System":
+        if self.profile != "artifact" and self.quirks != Quirks():
+            raise ValueError(
+                "quirks are for the profile 'artifact'; set profile to it or leave them out"
+            )
+        return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the nested configuration with quantities as text, as a YAML file would have it."""
-        return self.model_dump(mode="json")
+        """Return the nested configuration with quantities as text, as a YAML file would have it.
+
+        Quirks are a part of it in the profile ``artifact`` only.
+        """
+        return self.model_dump(
+            mode="json", exclude=None if self.profile == "artifact" else {"quirks"}
+        )
 
     def digest(self) -> str:
         """Return a short hash of every value; equal systems give equal digests."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
     def describe(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (dotted key, value as text, description with source) for every key."""
-        yield from _describe(self, "")
+        """Yield (dotted key, value as text, description with source) for every key of `to_dict`."""
+        yield from _describe(self, self.to_dict(), "")
 
 
-def _describe(section: BaseModel, prefix: str) -> Iterator[tuple[str, str, str]]:
-    values = section.model_dump(mode="json")
+def _describe(
+    section: BaseModel, values: Mapping[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str]]:
     for field_name, info in type(section).model_fields.items():
         key = info.alias or field_name
+        if key not in values:
+            continue
         value = getattr(section, field_name)
         if isinstance(value, BaseModel):
-            yield from _describe(value, f"{prefix}{key}.")
+            yield from _describe(value, values[key], f"{prefix}{key}.")
         else:
             text = values[key]
             yield (
@@ -312,4 +331,4 @@ def _explain(error: ValidationError, places: Mapping[tuple[str, ...], str], orig
     message = first["msg"].removeprefix("Value error, ")
     if not first["type"].startswith("value_error"):
         message = f"{message[0].lower()}{message[1:]}, but it is {first['input']!r}"
-    return f"{where}: {key}: {message}"
+    return ": ".join(part for part in (where, key, message) if part)

@@ -1,6 +1,9 @@
 """The machine as the artifact's run configuration states it: its keys, its units, its defaults."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from pagetide.model.system import System
 
 __all__ = ["PAGE_BYTES", "ArtifactConfig"]
 
@@ -42,3 +45,19 @@ class ArtifactConfig:
     kernel_time_error: float = 0.0
     seed: int = 1
     kernel_speedup: float = 1.0
+
+    @classmethod
+    def from_system(cls, system: System, **fields: Any) -> "ArtifactConfig":
+        """Return the configuration nearest to a system: one SSD bandwidth, that of reading, for both directions.
+
+        Latencies, fault path and engine of the system have no counterpart that has an effect in the artifact.
+        """
+        return cls(
+            gpu_memory_gb=system.gpu.memory_bytes / 2**30,
+            cpu_memory_gb=system.host.memory_bytes / 2**30,
+            cpu_pcie_gb_per_s=system.link.bandwidth_bytes_per_s / 1e9,
+            gpu_pcie_gb_per_s=system.link.bandwidth_bytes_per_s / 1e9,
+            ssd_gb_per_s=system.ssd.read_bandwidth_bytes_per_s / 1e9,
+            gpu_frequency_ghz=system.gpu.clock_hz / 1e9,
+            **fields,
+        )

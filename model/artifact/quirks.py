@@ -1,14 +1,12 @@
 """Every quirk of the public G10 artifact as a named flag: one table for code, command line and documentation."""
 
-from collections.abc import Iterator
-
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["Quirks"]
 
 
 def _quirk(sentence: str) -> bool:
-    return Field(default=True, description=sentence)  # type: ignore[no-any-return]
+    return Field(default=True, description=sentence)
 
 
 class Quirks(BaseModel):
@@ -27,8 +25,3 @@ class Quirks(BaseModel):
     faster_iteration: bool = _quirk(
         "Figures take the faster of the two simulated iterations, although the README says the second."
     )
-
-    def describe(self) -> Iterator[tuple[str, bool, str]]:
-        """Yield (name, value, sentence) for every quirk."""
-        for name, info in type(self).model_fields.items():
-            yield name, getattr(self, name), info.description or ""

@@ -100,6 +100,10 @@ def start(workload: Workload, plan: MigrationPlan, system: System) -> core.State
         InputError: as `run`.
     """
     plan.check(workload)
+    if system.profile != "faithful":
+        raise InputError(
+            f"this engine is for the profile 'faithful', not {system.profile!r}; use pagetide.model.artifact.run"
+        )
     if system.engine.block_bytes % PAGE_BYTES:
         raise InputError(
             f"engine.block is {system.engine.block_bytes} bytes; use a multiple of {PAGE_BYTES}"

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from pagetide.model.artifact.quirks import Quirks
 from pagetide.model.errors import InputError
 from pagetide.model.system import System, load_system, system_presets
 from pagetide.model.units import format_bytes, format_seconds, parse_quantity
@@ -229,3 +230,15 @@ def test_values_beyond_the_engines_arithmetic(override: str) -> None:
     key = override.partition("=")[0]
     with pytest.raises(InputError, match=rf"^override '{override}': {key}: input should be"):
         load_system(overrides=[override])
+
+
+def test_quirks_belong_to_the_profile_artifact() -> None:
+    assert "quirks" not in load_system().to_dict()
+    assert not any(key.startswith("quirks.") for key, _, _ in load_system().describe())
+    artifact = load_system(overrides=["profile=artifact", "quirks.faster_iteration=false"])
+    assert artifact.to_dict()["quirks"]["faster_iteration"] is False
+    sentences = {key: text for key, _, text in artifact.describe() if key.startswith("quirks.")}
+    assert set(sentences) == {f"quirks.{name}" for name in Quirks.model_fields}
+    assert all(text.endswith(".") for text in sentences.values())
+    with pytest.raises(InputError, match="set profile to it"):
+        load_system(overrides=["quirks.faster_iteration=false"])

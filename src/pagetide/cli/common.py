@@ -19,12 +19,14 @@ __all__ = [
     "Optimizer",
     "Overrides",
     "Precision",
+    "ProfileOption",
     "SystemOption",
     "WorkloadName",
     "console",
     "load_workload",
     "print_table",
     "progress_bar",
+    "with_profile",
 ]
 
 console = Console(highlight=False)
@@ -49,6 +51,10 @@ Gpu = Annotated[str, typer.Option(help="GPU whose roofline gives the kernel time
 SystemOption = Annotated[
     str,
     typer.Option("--system", "-s", help="A preset (pagetide config list) or a YAML file."),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", help="faithful or artifact (docs, 'Fidelity')."),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -81,6 +87,11 @@ def load_workload(
         zoo.describe(name)  # an unknown name is the better message
         raise InputError(f"{name}: a model of the zoo needs a batch, for instance --batch 64")
     return zoo.load(name, batch=batch, precision=precision, optimizer=optimizer, gpu=gpu)
+
+
+def with_profile(overrides: list[str] | None, profile: str | None) -> list[str]:
+    """Return the overrides of a system, with that of the profile if one was given."""
+    return [*(overrides or ()), *([f"profile={profile}"] if profile is not None else ())]
 
 
 def print_table(title: str, *columns: tuple[str, str], rows: list[list[str]]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from pagetide.cli.common import Overrides, SystemOption, print_table
+from pagetide.cli.common import Overrides, ProfileOption, SystemOption, print_table, with_profile
 
 __all__ = ["app"]
 
@@ -42,6 +42,7 @@ def list_presets() -> None:
 def show(
     system: SystemOption = "g10-table2",
     overrides: Overrides = None,
+    profile: ProfileOption = None,
     as_yaml: Annotated[
         bool, typer.Option("--yaml", help="Print YAML that --system reads back.")
     ] = False,
@@ -50,18 +51,19 @@ def show(
 
     \b
     pagetide config show
+    pagetide config show --profile artifact
     pagetide config show --system my.yaml --set "gpu.memory=80 GiB"
     pagetide config show --yaml > my.yaml
     """
     from pagetide.model.system import load_system
 
-    machine = load_system(system, overrides or ())
+    machine = load_system(system, with_profile(overrides, profile))
     if as_yaml:
         typer.echo(yaml.safe_dump(machine.to_dict(), sort_keys=False), nl=False)
         return
     rows = [[key, value, description] for key, value, description in machine.describe()]
     print_table(
-        f"System {machine.name}",
+        f"System {machine.name}, profile {machine.profile}",
         ("key", "left"),
         ("value", "left"),
         ("meaning and source", "left"),
