@@ -95,7 +95,7 @@ def test_values_never_change() -> None:
         ("gpu: 3\n", "my.yaml:1: 'gpu' is a section with the keys memory, clock, not 3"),
         (
             "profile: artefact\n",
-            "my.yaml:1: profile: input should be 'faithful', but it is 'artefact'",
+            "my.yaml:1: profile: input should be 'faithful' or 'artifact', but it is 'artefact'",
         ),
         (
             "engine:\n  iterations: 0\n",
