@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["InputError", "ToolError", "did_you_mean"]
+__all__ = ["InfeasibleError", "InputError", "ToolError", "did_you_mean"]
 
 
 class InputError(ValueError):
@@ -11,6 +11,13 @@ class InputError(ValueError):
 
     The message says what is wrong, where (file and line, or key) and what to do. The command line prints it in one
     line and exits with code 2; library callers may catch it as a `ValueError`.
+    """
+
+
+class InfeasibleError(InputError):
+    """The workload cannot be run on this system under this policy, whatever the time: a memory is too small.
+
+    A sweep or a published table takes it as a result ("infeasible"), everything else as bad input.
     """
 
 

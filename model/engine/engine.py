@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pagetide.model.engine import core, deepum
 from pagetide.model.engine.core import REG
-from pagetide.model.errors import InputError
+from pagetide.model.errors import InfeasibleError, InputError
 from pagetide.model.plan import MigrationPlan
 from pagetide.model.result import Result, Transfers
 from pagetide.model.system import System
@@ -97,7 +97,7 @@ def start(workload: Workload, plan: MigrationPlan, system: System) -> core.State
     """Return the engine's state before the first iteration, global tensors in place. `run` is what most callers want.
 
     Raises:
-        InputError: as `run`.
+        InputError, InfeasibleError: as `run`.
     """
     plan.check(workload)
     if system.profile != "faithful":
@@ -135,7 +135,7 @@ def _check_capacity(
     )
     worst = int(needed.argmax())
     if needed[worst] > system.gpu.memory_bytes:
-        raise InputError(
+        raise InfeasibleError(
             f"kernel {worst} ({workload.kernels.names[worst]!r}) of {workload.name!r} needs "
             f"{needed[worst] / 2**30:.2f} GiB at once, but gpu.memory is {format_bytes(system.gpu.memory_bytes)}; "
             "use a smaller batch or a larger GPU"
@@ -196,7 +196,7 @@ def _new_state(
 def _raise_for(state: core.State, workload: Workload, system: System) -> None:
     error = int(state.reg[REG.error])
     if error == core.ERROR_SSD_FULL:
-        raise InputError(
+        raise InfeasibleError(
             f"{workload.name!r} does not fit: GPU and host memory are full and so are the SSD's "
             f"{format_bytes(system.ssd.capacity_bytes)} (ssd.capacity); use a smaller batch or a larger SSD"
         )

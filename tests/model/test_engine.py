@@ -12,7 +12,7 @@ from pagetide.model import engine
 from pagetide.model.engine import core
 from pagetide.model.engine.core import REG
 from pagetide.model.engine.engine import start
-from pagetide.model.errors import InputError
+from pagetide.model.errors import InfeasibleError, InputError
 from pagetide.model.plan import Action, MigrationPlan, PlanBuilder, Target
 from pagetide.model.planners import get_planner, policies
 from pagetide.model.result import Result
@@ -455,7 +455,7 @@ def test_what_does_not_fit_is_said() -> None:
     case = Case()
     tensors = [case.tensor() for _ in range(6)]
     case.kernel(tensors[0])
-    with pytest.raises(InputError, match=r"so are the SSD's 4 KiB \(ssd.capacity\)"):
+    with pytest.raises(InfeasibleError, match=r"so are the SSD's 4 KiB \(ssd.capacity\)"):
         case.run(machine("host.memory=1 MiB", "ssd.capacity=4 KiB"))
     case = Case()
     case.kernel(case.tensor())
