@@ -1,6 +1,5 @@
 """The `Result` of a run: where the time went, what moved, and the configuration it holds for."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pagetide.model.columnar import atomic_write_bytes
+from pagetide.model.workload.workload import Kernels, Tensors
 
 __all__ = ["Result", "Transfers"]
 
@@ -44,6 +43,7 @@ class Result:
     Attributes:
         workload, policy, profile: names.
         system: the resolved configuration, as `System.to_dict`.
+        kernels, tensors: those of the workload.
         ready_ps: int64[K], when each kernel could start if its operands were there (the end of the one before).
         start_ps: int64[K], when it started: all operands in GPU memory.
         end_ps: int64[K], when it ended.
@@ -62,6 +62,8 @@ class Result:
     policy: str
     profile: str
     system: Mapping[str, Any]
+    kernels: Kernels
+    tensors: Tensors
     ready_ps: NDArray[np.int64]
     start_ps: NDArray[np.int64]
     end_ps: NDArray[np.int64]
@@ -125,8 +127,30 @@ class Result:
             "provenance": dict(self.provenance),
         }
 
-    def save_json(self, path: Path) -> None:
-        """Write `summary` to a JSON file, atomically."""
-        atomic_write_bytes(
-            path, (json.dumps(self.summary(), indent=2, sort_keys=True) + "\n").encode()
-        )
+    def save(self, path: Path) -> Path:
+        """Write a JSON file and tables beside it, atomically; the same result gives the same bytes.
+
+        Args:
+            path: a file that ends in ``.json``, or a folder, in which the file is named after the policy. The tables are
+                ``NAME.kernels.parquet``, ``NAME.transfers.parquet`` and ``NAME.tensors.parquet``.
+
+        Returns:
+            The JSON file.
+        """
+        from pagetide.model.result_files import save_result
+
+        return save_result(self, path)
+
+    @staticmethod
+    def load(path: Path) -> "Result":
+        """Read a result that `save` wrote.
+
+        Args:
+            path: the JSON file, with or without ``.json``.
+
+        Raises:
+            InputError: a file is missing, damaged, of another kind or from a newer version.
+        """
+        from pagetide.model.result_files import load_result
+
+        return load_result(path)

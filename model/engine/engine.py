@@ -269,6 +269,8 @@ def _result(
         policy=plan.policy,
         profile=plan.profile,
         system=system.to_dict(),
+        kernels=workload.kernels,
+        tensors=workload.tensors,
         ready_ps=kernel["ready_ps"] - start,
         start_ps=kernel["start_ps"] - start,
         end_ps=kernel["end_ps"] - start,

@@ -100,7 +100,9 @@ def run(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Folder for JSON, plot and timelines; none if not given."
+            "--output",
+            "-o",
+            help="Folder for results (JSON, Parquet), plot and timelines; none if not given.",
         ),
     ] = None,
 ) -> None:
@@ -155,7 +157,7 @@ def run_policies(
         with progress_bar(f"{step.name} {made.policy}") as report:
             results.append(engine.run(step, made, machine, progress=report))
         if output is not None:
-            save_results(step, results[-1:], output)
+            save_results(results[-1:], output)
     if output is not None:
         from pagetide.model.plots import plot_run
 
@@ -163,13 +165,13 @@ def run_policies(
     return results
 
 
-def save_results(step: "Workload", results: "Sequence[Result]", output: Path) -> None:
-    """Write summary and timeline of each result into a folder."""
+def save_results(results: "Sequence[Result]", output: Path) -> None:
+    """Write each result (`Result.save`) and its timeline into a folder."""
     from pagetide.model.timeline import save_timeline
 
     for result in results:
-        result.save_json(output / f"{result.policy}.json")
-        save_timeline(output / f"{result.policy}.timeline.json", result, step)
+        file = result.save(output)
+        save_timeline(file.with_suffix(".timeline.json"), result)
 
 
 def _seconds(time_ps: int) -> str:
