@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pagetide import __version__
-from pagetide.cli import config, demo, rtl, run, workload
+from pagetide.cli import config, demo, report, rtl, run, workload
 
 __all__ = ["app"]
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     \b
     pagetide demo                                            the main job, end to end, on real input
     pagetide run bert-base --batch 512 --policy ideal,uvm,g10    time policies against each other
+    pagetide report results/bert -o report.html              results as a page to look at
     pagetide workload show gpt2-xl --batch 4                 what a training step looks like
     pagetide rtl sim bert-base --batch 256                   its page touches through the RTL MMU
     """,
@@ -48,5 +49,6 @@ app.command("demo")(demo.demo)
 app.add_typer(workload.app, name="workload")
 app.command("plan")(run.plan)
 app.command("run")(run.run)
+app.command("report")(report.report)
 app.add_typer(rtl.app, name="rtl")
 app.add_typer(config.app, name="config")

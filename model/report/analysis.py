@@ -1,0 +1,204 @@
+"""What the report shows, as numbers: binned link use and stalls, thinned occupancy, the worst stalls, labels of results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagetide.model.result import Result
+
+__all__ = [
+    "WorstStall",
+    "binned_rate",
+    "binned_share",
+    "differing_keys",
+    "flatten",
+    "label_results",
+    "link_use",
+    "stall_use",
+    "thinned_occupancy",
+    "worst_stalls",
+]
+
+
+def binned_rate(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    amount: NDArray[np.int64],
+    edges: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return how much of `amount` falls into each bin, every amount spread evenly over its span.
+
+    Args:
+        start, end: int64[N], the spans; they may overlap and come in any order. A span without length falls in whole at its start.
+        amount: int64[N].
+        edges: float64[B + 1], ascending.
+
+    Returns:
+        float64[B]; its sum is the sum of `amount` if the edges embrace all spans.
+    """
+    if not len(start):
+        return np.zeros(len(edges) - 1)
+    instant = end <= start
+    whole, _ = np.histogram(start[instant], bins=edges, weights=amount[instant])
+    start, end, amount = start[~instant], end[~instant], amount[~instant]
+    if not len(start):
+        return whole.astype(np.float64)
+    slope = amount / (end - start)
+    times = np.concatenate([start, end]).astype(np.float64)
+    change = np.concatenate([slope, -slope])
+    order = np.argsort(times, kind="stable")
+    times, change = times[order], change[order]
+    # The running sum of changes leaves rounding errors where the true slope is 0: they are cut off below.
+    running = np.cumsum(change)[:-1]
+    running[running < slope.max() * 1e-9] = 0.0
+    total = np.concatenate([[0.0], np.cumsum(running * np.diff(times))])
+    return whole + np.diff(np.interp(edges, times, total))
+
+
+def binned_share(
+    start: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the share of each bin (0 to 1) that the spans cover, float64[B]; spans must not overlap each other."""
+    return binned_rate(start, end, end - start, edges) / np.diff(edges)
+
+
+def link_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean rate in bytes per second by channel, cause and bin: float64[C, N, B]."""
+    moved = result.transfers
+    rates = np.zeros((len(result.channels), len(result.causes), len(edges_ps) - 1))
+    seconds = np.diff(edges_ps) * 1e-12
+    for channel in range(len(result.channels)):
+        for cause in range(len(result.causes)):
+            rows = (moved.channel == channel) & (moved.cause == cause)
+            rates[channel, cause] = (
+                binned_rate(
+                    moved.start_ps[rows], moved.end_ps[rows], moved.size_bytes[rows], edges_ps
+                )
+                / seconds
+            )
+    return rates
+
+
+def stall_causes(result):
+    return getattr(result, "stall_causes", ("stall",))
+
+
+def stall_parts(result):
+    got = getattr(result, "stall_parts_ps", None)
+    return got if got is not None else (result.start_ps - result.ready_ps)[:, None]
+
+
+def overlap_ps(result):
+    return getattr(result, "overlap_ps", 0)
+
+
+def blame(result):
+    got = getattr(result, "blame_tensor", None)
+    return got if got is not None else np.full(len(result.kernels), -1)
+
+
+def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of each bin in which the next kernel waited, by stall cause: float64[P, B].
+
+    A stall's causes are spread evenly over the stall.
+    """
+    waits = result.start_ps > result.ready_ps
+    start, end = result.ready_ps[waits], result.start_ps[waits]
+    return np.stack(
+        [
+            binned_rate(start, end, parts, edges_ps) / np.diff(edges_ps)
+            for parts in stall_parts(result)[waits].T
+        ]
+    )
+
+
+def thinned_occupancy(
+    result: Result, points: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return times in seconds float64[N] and bytes in GPU, host and SSD int64[N, 3], about `points` rows at most.
+
+    Of each of `points` equal spans of time the row with the most bytes on the GPU stays (of equals, the one with most in all), so
+    that peaks are never lost; the first and the last row stay as well.
+    """
+    used = result.occupancy_bytes
+    if len(used) <= points:
+        return result.start_ps * 1e-12, used
+    span = np.minimum(result.start_ps * points // max(result.total_ps, 1), points - 1)
+    order = np.lexsort((-used.sum(axis=1), -used[:, 0], span))
+    firsts = order[np.unique(span[order], return_index=True)[1]]
+    rows = np.unique(np.concatenate([[0, len(used) - 1], firsts]))
+    return result.start_ps[rows] * 1e-12, used[rows]
+
+
+@dataclass(frozen=True)
+class WorstStall:
+    """One of the longest waits.
+
+    Attributes:
+        kernel: id of the kernel that waited.
+        stall_ps: for how long.
+        parts_ps: by stall cause.
+    """
+
+    kernel: int
+    stall_ps: int
+    parts_ps: tuple[int, ...]
+
+
+def worst_stalls(result: Result, count: int) -> list[WorstStall]:
+    """Return the `count` longest stalls, the longest first (of equals, the earlier one)."""
+    stall = result.start_ps - result.ready_ps
+    parts = stall_parts(result)
+    order = np.argsort(-stall, kind="stable")[:count]
+    return [
+        WorstStall(int(k), int(stall[k]), tuple(parts[k].tolist()))
+        for k in order
+        if stall[k] > 0
+    ]
+
+
+def flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return a nested configuration as texts by dotted key."""
+    flat: dict[str, str] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat
+
+
+def differing_keys(systems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the dotted keys in which configurations differ, in the order of their first appearance."""
+    flat = [flatten(system) for system in systems]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    return [key for key in keys if len({one.get(key) for one in flat}) > 1]
+
+
+def label_results(results: Sequence[Result]) -> list[str]:
+    """Return a short label for each result of one workload: the policy, and whatever else is needed to tell them apart.
+
+    That is the profile if profiles differ, then every configuration key in which results of the same policy differ, then a number.
+    """
+    several = len({result.profile for result in results}) > 1
+    labels = [
+        f"{result.policy} ({result.profile})" if several else result.policy for result in results
+    ]
+    for label in [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        places = [place for place, other in enumerate(labels) if other == label]
+        systems = [flatten(results[place].system) for place in places]
+        keys = differing_keys(systems)
+        telling = [key for key in keys if key not in ("name", "profile")] or keys
+        for place, system in zip(places, systems, strict=True):
+            labels[place] = ", ".join(
+                [label, *(f"{key} {system.get(key, 'none')}" for key in telling)]
+            )
+    seen: dict[str, int] = {}
+    for place, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:
+            labels[place] = f"{label} #{seen[label]}"
+    return labels

@@ -1,0 +1,435 @@
+"""The figures of the report as Plotly documents (plain JSON values).
+
+Colours are names of CSS variables, ``var(--cause-0)``, which the page resolves when it draws, so that figures follow the theme.
+Every trace carries in ``meta`` the entry of the page's own legend that shows and hides it.
+"""
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pagetide.model.report import analysis
+from pagetide.model.result import Result
+from pagetide.model.system import System
+
+__all__ = ["PLACES", "Entry", "Figure", "activity", "occupancy", "time_split", "traffic"]
+
+_GIB = 2.0**30
+_LEFT, _RIGHT = 64, 16
+PLACES = ("GPU", "host", "SSD")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a figure's legend: a text, a CSS colour, and what its traces have in ``meta``."""
+
+    text: str
+    colour: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: Plotly ``data`` and ``layout``, its height in CSS pixels, and its legend."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    height: int
+    legend: tuple[Entry, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return what the page's script draws."""
+        return {"data": self.data, "layout": {**self.layout, "height": self.height}}
+
+
+def _packed(values: NDArray[Any]) -> dict[str, str]:
+    """Return an array as Plotly reads it without a text for each number: 32-bit floats in base64."""
+    return {
+        "dtype": "f4",
+        "bdata": base64.b64encode(np.asarray(values, dtype="<f4").tobytes()).decode(),
+    }
+
+
+def _text(name: str) -> str:
+    """Return a name for a hover label, in which Plotly reads a subset of HTML."""
+    return html.escape(name, quote=False)
+
+
+def _time_axis(end_s: float, **more: Any) -> dict[str, Any]:
+    return {
+        "range": [0, end_s],
+        "tickformat": "~s",
+        "ticksuffix": "s",
+        "hoverformat": ".4~s",
+        "zeroline": False,
+        "minallowed": 0,
+        "maxallowed": end_s,
+        **more,
+    }
+
+
+def time_split(
+    results: Sequence[Result], labels: Sequence[str], stall_colours: dict[str, str]
+) -> Figure:
+    """Draw one bar a result: compute, compute while something is transferred, and stalls by cause."""
+    causes = list(dict.fromkeys(c for result in results for c in analysis.stall_causes(result)))
+    names = [_text(label) for label in labels]
+    total = [result.total_ps * 1e-12 for result in results]
+    rows: list[tuple[str, str, str, list[float]]] = []
+    overlap = [analysis.overlap_ps(result) * 1e-12 for result in results]
+    alone = [r.compute_ps * 1e-12 - o for r, o in zip(results, overlap, strict=True)]
+    rows.append(("compute, links idle", "var(--compute)", "compute", alone))
+    rows.append(("compute, links busy", "var(--overlap)", "overlap", overlap))
+    for cause in causes:
+        values = []
+        for result in results:
+            own = analysis.stall_causes(result)
+            parts = analysis.stall_parts(result).sum(axis=0)
+            values.append(float(parts[own.index(cause)]) * 1e-12 if cause in own else 0.0)
+        rows.append((f"stall: {cause}", stall_colours[cause], f"stall-{cause}", values))
+    rows = [row for row in rows if any(row[3])]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": names,
+            "x": values,
+            "name": text,
+            "meta": key,
+            "marker": {"color": colour, "line": {"width": 0}},
+            "customdata": [
+                100 * value / whole if whole else 0
+                for value, whole in zip(values, total, strict=True)
+            ],
+            "hovertemplate": "<b>%{y}</b><br>"
+            + _text(text)
+            + "<br>%{x:.4~s}s, %{customdata:.3~g} % of the iteration<extra></extra>",
+        }
+        for text, colour, key, values in rows
+    ]
+    notes = [
+        {
+            "x": value,
+            "y": name,
+            "xanchor": "left",
+            "xshift": 6,
+            "showarrow": False,
+            "text": f"{result.fraction_of_ideal:.1%}",
+            "font": {"size": 13},
+        }
+        for name, value, result in zip(names, total, results, strict=True)
+    ]
+    ideal = results[0].compute_ps * 1e-12
+    return Figure(
+        data=data,
+        layout={
+            "barmode": "stack",
+            "bargap": 0.35,
+            "hovermode": "closest",
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 44},
+            "xaxis": _time_axis(max(total) * 1.12, title={"text": "iteration time"}),
+            "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True},
+            "annotations": notes,
+            "shapes": [_vertical(ideal)],
+        },
+        height=62 + 38 * len(results),
+        legend=tuple(Entry(text, colour, key) for text, colour, key, _ in rows),
+    )
+
+
+def _vertical(x: float) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": "var(--text)", "width": 1, "dash": "dot"},
+    }
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of axes one below the other, all over one time axis; heights in pixels."""
+
+    heights: Sequence[int]
+    gap: int = 30
+    top: int = 26
+    bottom: int = 44
+
+    @property
+    def height(self) -> int:
+        return sum(self.heights) + self.gap * (len(self.heights) - 1) + self.top + self.bottom
+
+    def domain(self, row: int) -> list[float]:
+        whole = self.height - self.top - self.bottom
+        above = sum(self.heights[:row]) + self.gap * row
+        return [max(0.0, 1 - (above + self.heights[row]) / whole), 1 - above / whole]
+
+    def layout(
+        self, titles: Sequence[str], y_axes: Sequence[dict[str, Any]], end_s: float
+    ) -> dict[str, Any]:
+        layout: dict[str, Any] = {
+            "hovermode": "x unified",
+            "hoversubplots": "axis",
+            "margin": {"l": _LEFT, "r": _RIGHT, "t": self.top, "b": self.bottom},
+            "xaxis": _time_axis(
+                end_s,
+                title={"text": "time in the iteration"},
+                anchor=f"y{len(self.heights)}" if len(self.heights) > 1 else "y",
+            ),
+            "annotations": [],
+        }
+        for row, (title, axis) in enumerate(zip(titles, y_axes, strict=True)):
+            layout[f"yaxis{row + 1 if row else ''}"] = {
+                "domain": self.domain(row),
+                "anchor": "x",
+                "fixedrange": True,
+                "rangemode": "tozero",
+                "nticks": 4,
+                **axis,
+            }
+            layout["annotations"].append(
+                {
+                    "text": title,
+                    "xref": "paper",
+                    "yref": "paper",
+                    "x": 0,
+                    "xanchor": "left",
+                    "y": self.domain(row)[1],
+                    "yanchor": "bottom",
+                    "yshift": 2,
+                    "showarrow": False,
+                    "font": {"size": 13},
+                }
+            )
+        return layout
+
+
+def _axis(row: int) -> str:
+    return f"y{row + 1 if row else ''}"
+
+
+def _limit(row: int, y: float, end_s: float, text: str) -> dict[str, Any]:
+    """A dashed line across a row, as a trace, so that it takes part in the axis range and tells its value."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [0, end_s],
+        "y": [y, y],
+        "yaxis": _axis(row),
+        "name": text,
+        "meta": "limit",
+        "hoverinfo": "skip",
+        "line": {"color": "var(--limit)", "width": 1.5, "dash": "dash"},
+    }
+
+
+def _band(
+    row: int, x: dict[str, Any], values: NDArray[Any], name: str, colour: str, key: str, label: str
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        **x,
+        "y": _packed(values),
+        "yaxis": _axis(row),
+        "stackgroup": f"row{row}",
+        "name": name,
+        "meta": key,
+        "fillcolor": colour,
+        "line": {"shape": "hv", "width": 0, "color": colour},
+        "hovertemplate": label,
+    }
+
+
+def occupancy(
+    results: Sequence[Result],
+    labels: Sequence[str],
+    systems: Sequence[System | None],
+    points: int,
+) -> Figure:
+    """Draw for each result where the bytes are over the iteration, stacked, against the GPU's capacity."""
+    end_s = max(result.total_ps for result in results) * 1e-12
+    rows = _Rows([128] * len(results))
+    data: list[dict[str, Any]] = []
+    drawn = [analysis.thinned_occupancy(result, points) for result in results]
+    top = max(float(used.sum(axis=1).max()) for _, used in drawn) / _GIB
+    for row, (result, system, (x, used)) in enumerate(zip(results, systems, drawn, strict=True)):
+        # One more point, so that the last step has its length.
+        times = np.append(x, result.total_ps * 1e-12)
+        for place, name in enumerate(PLACES):
+            values = np.append(used[:, place], used[-1, place]) / _GIB
+            if values.any():
+                data.append(
+                    _band(
+                        row,
+                        {"x": _packed(times)},
+                        values,
+                        name,
+                        f"var(--place-{place})",
+                        f"place-{place}",
+                        f"{name} %{{y:.4~g}} GiB<extra></extra>",
+                    )
+                )
+        if system is not None and result.policy != "ideal":
+            capacity = system.gpu.memory_bytes / _GIB
+            top = max(top, capacity)
+            data.append(_limit(row, capacity, end_s, f"GPU memory, {capacity:,.4g} GiB"))
+    axes = [{"title": {"text": "GiB"}, "range": [0, top * 1.06]} for _ in results]
+    legend = [
+        Entry(name, f"var(--place-{place})", f"place-{place}")
+        for place, name in enumerate(PLACES)
+        if any(used[:, place].any() for _, used in drawn)
+    ]
+    if any(trace["meta"] == "limit" for trace in data):
+        legend.append(Entry("GPU memory", "var(--limit)", "limit"))
+    return Figure(
+        data=data,
+        layout=rows.layout([f"<b>{_text(label)}</b>" for label in labels], axes, end_s),
+        height=rows.height,
+        legend=tuple(legend),
+    )
+
+
+def activity(
+    result: Result,
+    system: System | None,
+    end_s: float,
+    bins: int,
+    stall_colours: dict[str, str],
+) -> Figure:
+    """Draw what a result's GPU waits for and what each channel carries over the iteration, in bins of equal length."""
+    edges = np.linspace(0.0, float(max(result.total_ps, 1)), bins + 1)
+    step_s = (edges[1] - edges[0]) * 1e-12
+    x = {"x0": 0, "dx": step_s}
+    data: list[dict[str, Any]] = []
+    legend: dict[str, Entry] = {}
+    stalls = analysis.stall_use(result, edges)
+    for cause, share in zip(analysis.stall_causes(result), stalls, strict=True):
+        if share.max(initial=0) > 0:
+            entry = Entry(f"stall: {cause}", stall_colours[cause], f"stall-{cause}")
+            legend[entry.key] = entry
+            data.append(
+                _band(
+                    0,
+                    x,
+                    100 * share,
+                    entry.text,
+                    entry.colour,
+                    entry.key,
+                    f"{_text(entry.text)} %{{y:.3~g}} %<extra></extra>",
+                )
+            )
+    rates = analysis.link_use(result, edges) / 1e9
+    limits = _limits(result, system)
+    for channel, channel_name in enumerate(result.channels):
+        for cause, cause_name in enumerate(result.causes):
+            if rates[channel, cause].max(initial=0) <= 0:
+                continue
+            entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
+            legend[entry.key] = entry
+            data.append(
+                _band(
+                    channel + 1,
+                    x,
+                    rates[channel, cause],
+                    cause_name,
+                    entry.colour,
+                    entry.key,
+                    f"{_text(channel_name)}, {_text(cause_name)} %{{y:.3~g}} GB/s<extra></extra>",
+                )
+            )
+        if limits is not None:
+            data.append(_limit(channel + 1, limits[channel], end_s, "limit"))
+    if limits is not None:
+        legend["limit"] = Entry("limit", "var(--limit)", "limit")
+    if not any(trace["yaxis"] == "y" for trace in data):
+        data.append(_band(0, x, np.zeros(bins), "no stall", "var(--compute)", "none", ""))
+        data[-1]["hoverinfo"] = "skip"
+    rows = _Rows([84] + [84] * len(result.channels))
+    axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
+    for channel in range(len(result.channels)):
+        high = max(
+            float(rates[channel].sum(axis=0).max(initial=0)),
+            limits[channel] if limits is not None else 0.0,
+        )
+        axes.append({"title": {"text": "GB/s"}, "range": [0, high * 1.1 or 1.0]})
+    titles = ["time the GPU waits", *(_text(name) for name in result.channels)]
+    return Figure(
+        data=data,
+        layout=rows.layout(titles, axes, end_s),
+        height=rows.height,
+        legend=tuple(legend.values()),
+    )
+
+
+def _limits(result: Result, system: System | None) -> list[float] | None:
+    """GB/s that each channel carries at most; None if the configuration does not tell."""
+    if system is None:
+        return None
+    link = system.link.bandwidth_bytes_per_s / 1e9
+    ssd = {
+        "ssd->gpu": system.ssd.read_bandwidth_bytes_per_s / 1e9,
+        "gpu->ssd": system.ssd.write_bandwidth_bytes_per_s / 1e9,
+    }
+    return [min(link, ssd.get(channel, link)) for channel in result.channels]
+
+
+def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
+    """Draw the bytes that each channel carried in the iteration, by cause; None if nothing moved."""
+    shown = [i for i, result in enumerate(results) if result.traffic_bytes.any()]
+    if not shown:
+        return None
+    first = results[shown[0]]
+    data: list[dict[str, Any]] = []
+    legend: dict[str, Entry] = {}
+    groups = [_text(channel) for channel in first.channels for _ in shown]
+    names = [_text(labels[i]) for _ in first.channels for i in shown]
+    for cause, cause_name in enumerate(first.causes):
+        values = [
+            float(results[i].traffic_bytes[channel, cause]) / _GIB
+            for channel in range(len(first.channels))
+            for i in shown
+        ]
+        if not any(values):
+            continue
+        entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
+        legend[entry.key] = entry
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [groups, names],
+                "x": values,
+                "name": cause_name,
+                "meta": entry.key,
+                "marker": {"color": entry.colour, "line": {"width": 0}},
+                "hovertemplate": "%{y}<br>" + _text(cause_name) + " %{x:,.4~g} GiB<extra></extra>",
+            }
+        )
+    return Figure(
+        data=data,
+        layout={
+            "barmode": "stack",
+            "bargap": 0.3,
+            "hovermode": "closest",
+            "margin": {"l": 8, "r": _RIGHT, "t": 8, "b": 44},
+            "xaxis": {"title": {"text": "GiB an iteration"}, "rangemode": "tozero"},
+            "yaxis": {
+                "autorange": "reversed",
+                "automargin": True,
+                "fixedrange": True,
+                "dividercolor": "var(--line)",
+            },
+        },
+        height=60 + 26 * len(names),
+        legend=tuple(legend.values()),
+    )
