@@ -12,11 +12,14 @@ from pagetide.model.result import Result
 __all__ = [
     "WorstStall",
     "binned_rate",
-    "binned_share",
+    "blame",
     "differing_keys",
     "flatten",
     "label_results",
     "link_use",
+    "overlap_ps",
+    "stall_causes",
+    "stall_parts",
     "stall_use",
     "thinned_occupancy",
     "worst_stalls",
@@ -55,14 +58,7 @@ def binned_rate(
     running = np.cumsum(change)[:-1]
     running[running < slope.max() * 1e-9] = 0.0
     total = np.concatenate([[0.0], np.cumsum(running * np.diff(times))])
-    return whole + np.diff(np.interp(edges, times, total))
-
-
-def binned_share(
-    start: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the share of each bin (0 to 1) that the spans cover, float64[B]; spans must not overlap each other."""
-    return binned_rate(start, end, end - start, edges) / np.diff(edges)
+    return np.asarray(whole + np.diff(np.interp(edges, times, total)), dtype=np.float64)
 
 
 def link_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -82,22 +78,26 @@ def link_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float6
     return rates
 
 
-def stall_causes(result):
-    return getattr(result, "stall_causes", ("stall",))
+def stall_causes(result: Result) -> tuple[str, ...]:
+    """Return what a stall may be for."""
+    return tuple(getattr(result, "stall_causes", ("operands",)))
 
 
-def stall_parts(result):
-    got = getattr(result, "stall_parts_ps", None)
-    return got if got is not None else (result.start_ps - result.ready_ps)[:, None]
+def stall_parts(result: Result) -> NDArray[np.int64]:
+    """Return each kernel's stall by cause: int64[K, P]."""
+    waited = result.start_ps - result.ready_ps
+    return np.asarray(getattr(result, "stall_parts_ps", waited[:, None]), dtype=np.int64)
 
 
-def overlap_ps(result):
-    return getattr(result, "overlap_ps", 0)
+def overlap_ps(result: Result) -> int:
+    """Return for how long kernels ran while a channel was busy."""
+    return int(getattr(result, "overlap_ps", 0))
 
 
-def blame(result):
-    got = getattr(result, "blame_tensor", None)
-    return got if got is not None else np.full(len(result.kernels), -1)
+def blame(result: Result) -> NDArray[np.int64]:
+    """Return for each kernel the tensor that it waited for last, -1 for none: int64[K]."""
+    none = np.full(len(result.kernels), -1)
+    return np.asarray(getattr(result, "blame_tensor", none), dtype=np.int64)
 
 
 def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -115,9 +115,7 @@ def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float
     )
 
 
-def thinned_occupancy(
-    result: Result, points: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def thinned_occupancy(result: Result, points: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return times in seconds float64[N] and bytes in GPU, host and SSD int64[N, 3], about `points` rows at most.
 
     Of each of `points` equal spans of time the row with the most bytes on the GPU stays (of equals, the one with most in all), so
@@ -125,12 +123,12 @@ def thinned_occupancy(
     """
     used = result.occupancy_bytes
     if len(used) <= points:
-        return result.start_ps * 1e-12, used
+        return np.asarray(result.start_ps * 1e-12, dtype=np.float64), used
     span = np.minimum(result.start_ps * points // max(result.total_ps, 1), points - 1)
     order = np.lexsort((-used.sum(axis=1), -used[:, 0], span))
     firsts = order[np.unique(span[order], return_index=True)[1]]
     rows = np.unique(np.concatenate([[0, len(used) - 1], firsts]))
-    return result.start_ps[rows] * 1e-12, used[rows]
+    return np.asarray(result.start_ps[rows] * 1e-12, dtype=np.float64), used[rows]
 
 
 @dataclass(frozen=True)
@@ -154,9 +152,7 @@ def worst_stalls(result: Result, count: int) -> list[WorstStall]:
     parts = stall_parts(result)
     order = np.argsort(-stall, kind="stable")[:count]
     return [
-        WorstStall(int(k), int(stall[k]), tuple(parts[k].tolist()))
-        for k in order
-        if stall[k] > 0
+        WorstStall(int(k), int(stall[k]), tuple(parts[k].tolist())) for k in order if stall[k] > 0
     ]
 
 

@@ -17,7 +17,17 @@ from pagetide.model.report import analysis
 from pagetide.model.result import Result
 from pagetide.model.system import System
 
-__all__ = ["PLACES", "Entry", "Figure", "activity", "occupancy", "time_split", "traffic"]
+__all__ = [
+    "PLACES",
+    "Entry",
+    "Figure",
+    "activity",
+    "channel_name",
+    "occupancy",
+    "time_split",
+    "traffic",
+    "used_channels",
+]
 
 _GIB = 2.0**30
 _LEFT, _RIGHT = 64, 16
@@ -55,6 +65,18 @@ def _packed(values: NDArray[Any]) -> dict[str, str]:
     }
 
 
+def channel_name(channel: str) -> str:
+    """Return a channel's name for people: ``ssd->gpu`` is ``SSD → GPU``."""
+    proper = {"gpu": "GPU", "ssd": "SSD"}
+    return " → ".join(proper.get(end, end) for end in channel.split("->"))
+
+
+def used_channels(results: Sequence[Result]) -> list[int]:
+    """Return the channels that carried something in any of the results."""
+    used = np.any([result.traffic_bytes.any(axis=1) for result in results], axis=0)
+    return np.flatnonzero(used).tolist()
+
+
 def _text(name: str) -> str:
     """Return a name for a hover label, in which Plotly reads a subset of HTML."""
     return html.escape(name, quote=False)
@@ -67,6 +89,8 @@ def _time_axis(end_s: float, **more: Any) -> dict[str, Any]:
         "ticksuffix": "s",
         "hoverformat": ".4~s",
         "zeroline": False,
+        "ticks": "outside",
+        "ticklen": 6,
         "minallowed": 0,
         "maxallowed": end_s,
         **more,
@@ -131,9 +155,14 @@ def time_split(
             "barmode": "stack",
             "bargap": 0.35,
             "hovermode": "closest",
-            "margin": {"l": 8, "r": 8, "t": 8, "b": 44},
-            "xaxis": _time_axis(max(total) * 1.12, title={"text": "iteration time"}),
-            "yaxis": {"autorange": "reversed", "automargin": True, "fixedrange": True},
+            "margin": {"l": 8, "r": 58, "t": 8, "b": 44},
+            "xaxis": _time_axis(max(total) * 1.01, title={"text": "iteration time"}),
+            "yaxis": {
+                "autorange": "reversed",
+                "automargin": True,
+                "fixedrange": True,
+                "ticklabelstandoff": 8,
+            },
             "annotations": notes,
             "shapes": [_vertical(ideal)],
         },
@@ -304,18 +333,19 @@ def activity(
     system: System | None,
     end_s: float,
     bins: int,
+    channels: Sequence[int],
     stall_colours: dict[str, str],
 ) -> Figure:
-    """Draw what a result's GPU waits for and what each channel carries over the iteration, in bins of equal length."""
+    """Draw what a result's GPU waits for and what `channels` carry over the iteration, in bins of equal length."""
     edges = np.linspace(0.0, float(max(result.total_ps, 1)), bins + 1)
     step_s = (edges[1] - edges[0]) * 1e-12
     x = {"x0": 0, "dx": step_s}
     data: list[dict[str, Any]] = []
     legend: dict[str, Entry] = {}
     stalls = analysis.stall_use(result, edges)
-    for cause, share in zip(analysis.stall_causes(result), stalls, strict=True):
+    for waited_for, share in zip(analysis.stall_causes(result), stalls, strict=True):
         if share.max(initial=0) > 0:
-            entry = Entry(f"stall: {cause}", stall_colours[cause], f"stall-{cause}")
+            entry = Entry(f"stall: {waited_for}", stall_colours[waited_for], f"stall-{waited_for}")
             legend[entry.key] = entry
             data.append(
                 _band(
@@ -330,7 +360,7 @@ def activity(
             )
     rates = analysis.link_use(result, edges) / 1e9
     limits = _limits(result, system)
-    for channel, channel_name in enumerate(result.channels):
+    for row, channel in enumerate(channels, start=1):
         for cause, cause_name in enumerate(result.causes):
             if rates[channel, cause].max(initial=0) <= 0:
                 continue
@@ -338,31 +368,34 @@ def activity(
             legend[entry.key] = entry
             data.append(
                 _band(
-                    channel + 1,
+                    row,
                     x,
                     rates[channel, cause],
                     cause_name,
                     entry.colour,
                     entry.key,
-                    f"{_text(channel_name)}, {_text(cause_name)} %{{y:.3~g}} GB/s<extra></extra>",
+                    f"{_text(channel_name(result.channels[channel]))}, {_text(cause_name)} %{{y:.3~g}} GB/s<extra></extra>",
                 )
             )
         if limits is not None:
-            data.append(_limit(channel + 1, limits[channel], end_s, "limit"))
+            data.append(_limit(row, limits[channel], end_s, "limit"))
     if limits is not None:
         legend["limit"] = Entry("limit", "var(--limit)", "limit")
     if not any(trace["yaxis"] == "y" for trace in data):
         data.append(_band(0, x, np.zeros(bins), "no stall", "var(--compute)", "none", ""))
         data[-1]["hoverinfo"] = "skip"
-    rows = _Rows([84] + [84] * len(result.channels))
+    rows = _Rows([84] + [84] * len(channels))
     axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
-    for channel in range(len(result.channels)):
+    for channel in channels:
         high = max(
             float(rates[channel].sum(axis=0).max(initial=0)),
             limits[channel] if limits is not None else 0.0,
         )
         axes.append({"title": {"text": "GB/s"}, "range": [0, high * 1.1 or 1.0]})
-    titles = ["time the GPU waits", *(_text(name) for name in result.channels)]
+    titles = [
+        "time the GPU waits",
+        *(_text(channel_name(result.channels[channel])) for channel in channels),
+    ]
     return Figure(
         data=data,
         layout=rows.layout(titles, axes, end_s),
@@ -389,47 +422,49 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
     if not shown:
         return None
     first = results[shown[0]]
+    channels = used_channels(results)
+    names = [_text(labels[i]) for i in shown]
     data: list[dict[str, Any]] = []
     legend: dict[str, Entry] = {}
-    groups = [_text(channel) for channel in first.channels for _ in shown]
-    names = [_text(labels[i]) for _ in first.channels for i in shown]
-    for cause, cause_name in enumerate(first.causes):
-        values = [
-            float(results[i].traffic_bytes[channel, cause]) / _GIB
-            for channel in range(len(first.channels))
-            for i in shown
-        ]
-        if not any(values):
-            continue
-        entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
-        legend[entry.key] = entry
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": [groups, names],
-                "x": values,
-                "name": cause_name,
-                "meta": entry.key,
-                "marker": {"color": entry.colour, "line": {"width": 0}},
-                "hovertemplate": "%{y}<br>" + _text(cause_name) + " %{x:,.4~g} GiB<extra></extra>",
-            }
-        )
-    return Figure(
-        data=data,
-        layout={
-            "barmode": "stack",
-            "bargap": 0.3,
-            "hovermode": "closest",
-            "margin": {"l": 8, "r": _RIGHT, "t": 8, "b": 44},
-            "xaxis": {"title": {"text": "GiB an iteration"}, "rangemode": "tozero"},
-            "yaxis": {
-                "autorange": "reversed",
-                "automargin": True,
-                "fixedrange": True,
-                "dividercolor": "var(--line)",
-            },
-        },
-        height=60 + 26 * len(names),
-        legend=tuple(legend.values()),
-    )
+    for row, channel in enumerate(channels):
+        for cause, cause_name in enumerate(first.causes):
+            values = [float(results[i].traffic_bytes[channel, cause]) / _GIB for i in shown]
+            # The first cause of a row is drawn even if it is nothing: it brings the names on the axis.
+            if not any(values) and cause:
+                continue
+            entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
+            if any(values):
+                legend[entry.key] = entry
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "y": names,
+                    "x": values,
+                    "yaxis": _axis(row),
+                    "name": cause_name,
+                    "meta": entry.key,
+                    "marker": {"color": entry.colour, "line": {"width": 0}},
+                    "hovertemplate": "<b>%{y}</b><br>"
+                    + _text(channel_name(first.channels[channel]))
+                    + ", "
+                    + _text(cause_name)
+                    + " %{x:,.4~g} GiB<extra></extra>",
+                }
+            )
+    rows = _Rows([10 + 24 * len(names)] * len(channels))
+    axis = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8, "nticks": 0}
+    titles = [_text(channel_name(first.channels[channel])) for channel in channels]
+    layout = rows.layout(titles, [axis] * len(channels), 0.0)
+    most = max(int(result.traffic_bytes.sum(axis=1).max()) for result in results) / _GIB
+    layout["xaxis"] = {
+        "title": {"text": "GiB an iteration"},
+        "range": [0, most * 1.04],
+        "anchor": layout["xaxis"]["anchor"],
+        "ticks": "outside",
+        "ticklen": 6,
+        "minallowed": 0,
+    }
+    layout.update(barmode="stack", bargap=0.3, hovermode="closest")
+    layout["margin"]["l"] = 8
+    return Figure(data=data, layout=layout, height=rows.height, legend=tuple(legend.values()))

@@ -1,6 +1,7 @@
 """Rendering of the report: results in, one HTML page out that needs nothing but a browser."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pagetide import __version__
 from pagetide.model.columnar import atomic_write_bytes
@@ -18,6 +19,7 @@ from pagetide.model.report import analysis, figures
 from pagetide.model.report.figures import Figure
 from pagetide.model.result import Result
 from pagetide.model.system import System
+from pagetide.model.units import format_bytes
 from pagetide.model.workload.workload import Phase, TensorKind
 
 __all__ = ["render_report", "save_report"]
@@ -59,7 +61,7 @@ def render_report(results: Sequence[Result], *, title: str | None = None) -> str
     """Return one HTML page about results; it holds all it needs, and the same results give the same page.
 
     Args:
-        results: of one or more workloads; those of a workload are shown side by side, in the order given.
+        results: of one or more workloads; those of a workload are shown side by side, the fastest first.
         title: heading of the page; the workload's name or their number if not given.
 
     Raises:
@@ -75,7 +77,13 @@ def render_report(results: Sequence[Result], *, title: str | None = None) -> str
         "title": title,
         "version": __version__,
         "groups": [
-            book.group(number, [result for result in results if result.workload == name])
+            book.group(
+                number,
+                sorted(
+                    (result for result in results if result.workload == name),
+                    key=lambda result: (result.total_ps, result.policy != "ideal", result.policy),
+                ),
+            )
             for number, name in enumerate(workloads)
         ],
         "configuration": _configuration(results),
@@ -100,7 +108,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        duration=_duration, size=_size, count=_count, percent=_percent, number=_number
+        duration=_duration,
+        size=_size,
+        count=_count,
+        percent=_percent,
+        number=_number,
+        breakable=_breakable,
     )
     return environment
 
@@ -133,6 +146,11 @@ def _size(size_bytes: float) -> str:
         if abs(size_bytes) >= scale:
             return f"{_number(size_bytes / scale)} {unit}"
     return f"{size_bytes:,.0f} B"
+
+
+def _breakable(name: str) -> Markup:
+    """Return a name that may be broken after its separators."""
+    return Markup(re.sub(r"([._:/]+)", r"\1<wbr>", str(escape(name))))
 
 
 def _count(value: float) -> str:
@@ -186,6 +204,8 @@ class _Book:
         end_s = max(result.total_ps for result in results) * 1e-12
         moved = figures.traffic(results, labels)
         first = results[0]
+        channels = figures.used_channels(results)
+        real = [place for place, result in enumerate(results) if result.policy != "ideal"]
         return {
             "id": prefix,
             "name": first.workload,
@@ -203,7 +223,7 @@ class _Book:
                 f"Memory occupancy of {first.workload} over the iteration by policy",
             ),
             "panels": [
-                self._panel(f"{prefix}-p{place}", result, label, system, end_s)
+                self._panel(f"{prefix}-p{place}", result, label, system, end_s, channels)
                 for place, (result, label, system) in enumerate(
                     zip(results, labels, systems, strict=True)
                 )
@@ -212,14 +232,25 @@ class _Book:
             if moved is None
             else self._add(f"{prefix}-traffic", moved, f"Traffic of {first.workload}"),
             "traffic_rows": _traffic_rows(results, labels, self.policy_colours),
-            "channels": first.channels,
+            "open_panel": (real or [0])[0],
+            "idle": [
+                figures.channel_name(name)
+                for place, name in enumerate(first.channels)
+                if place not in channels
+            ],
             "causes": first.causes,
             "ssd_rows": _ssd_rows(results, labels, self.policy_colours),
             "provenance": _provenance(results, labels),
         }
 
     def _panel(
-        self, key: str, result: Result, label: str, system: System | None, end_s: float
+        self,
+        key: str,
+        result: Result,
+        label: str,
+        system: System | None,
+        end_s: float,
+        channels: Sequence[int],
     ) -> dict[str, Any]:
         stalls = analysis.worst_stalls(result, _WORST)
         causes = analysis.stall_causes(result)
@@ -258,7 +289,7 @@ class _Book:
             "colour": self.policy_colours[result.policy],
             "figure": self._add(
                 key,
-                figures.activity(result, system, end_s, self.bins, self.stall_colours),
+                figures.activity(result, system, end_s, self.bins, channels, self.stall_colours),
                 f"Stalls and link use over the iteration, {label}",
             ),
             "bin_ps": result.total_ps / self.bins,
@@ -325,7 +356,7 @@ def _facts(results: Sequence[Result], systems: Sequence[System | None]) -> list[
     need = _size(alive)
     if len(capacities) == 1:
         capacity = capacities.pop()
-        need += f", {alive / capacity:.2f}× the GPU's {_size(capacity)}"
+        need += f", {alive / capacity:.2f}× the GPU's {format_bytes(capacity)}"
     facts.append(("memory alive at the peak", need))
     real = [result for result in results if result.policy != "ideal"]
     if real:
@@ -390,11 +421,20 @@ def _rows(
             "overlap": analysis.overlap_ps(result) / result.compute_ps if result.compute_ps else 0,
             "faults": int(result.fault_blocks.sum()),
             "peak": result.gpu_peak_bytes,
-            "unlimited": result.policy == "ideal",
-            "moved": [result.traffic(channel) for channel in result.channels],
+            "moved_in": _moved(result, "in"),
+            "moved_out": _moved(result, "out"),
         }
         for result, label in zip(results, labels, strict=True)
     ]
+
+
+def _moved(result: Result, direction: str) -> int:
+    """Return the bytes that all channels into or out of GPU memory carried."""
+    return sum(
+        result.traffic(channel)
+        for channel in result.channels
+        if channel.endswith("->gpu") == (direction == "in")
+    )
 
 
 def _traffic_rows(
@@ -404,7 +444,7 @@ def _traffic_rows(
         {
             "label": label,
             "colour": colours[result.policy],
-            "channel": channel,
+            "channel": figures.channel_name(channel),
             "total": int(result.traffic_bytes[c].sum()),
             "causes": result.traffic_bytes[c].tolist(),
         }
@@ -447,7 +487,9 @@ def _configuration(results: Sequence[Result]) -> dict[str, Any]:
         )
         for system in distinct
     ]
-    keys = dict.fromkeys(key for one in flat for key in one)
+    # In the order of the definition; keys that it does not know come last.
+    keys = [key for key in meanings if any(key in one for one in flat)]
+    keys += [key for key in dict.fromkeys(k for one in flat for k in one) if key not in meanings]
     return {
         "used": used,
         "rows": [
@@ -455,7 +497,9 @@ def _configuration(results: Sequence[Result]) -> dict[str, Any]:
                 "key": key,
                 "values": [one.get(key, "none") for one in flat],
                 "differs": len({one.get(key) for one in flat}) > 1,
-                "meaning": meanings.get(key, "a key of another version of Pagetide: no source known here"),
+                "meaning": meanings.get(
+                    key, "a key of another version of Pagetide: no source known here"
+                ),
             }
             for key in keys
         ],

@@ -1,0 +1,302 @@
+"""The report's numbers, and the page in a browser: drawn, hovered, zoomed, toggled, all without a network."""
+
+import dataclasses
+import html
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagetide.model import engine
+from pagetide.model.errors import InputError
+from pagetide.model.planners import get_planner
+from pagetide.model.report import analysis, render_report, save_report
+from pagetide.model.result import Result
+from pagetide.model.system import load_system
+from pagetide.model.workload import zoo
+
+MAX_BYTES = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    machine = load_system(overrides=["gpu.memory=6 GiB"])
+    step = zoo.load("bert-base", batch=40)
+    found = [
+        engine.run(step, get_planner(policy).plan(step, machine), machine)
+        for policy in ("ideal", "uvm", "g10")
+    ]
+    small = zoo.load("resnet50", batch=16)
+    small_gpu = load_system(overrides=["gpu.memory=1.2 GiB"])
+    found.append(engine.run(small, get_planner("g10").plan(small, small_gpu), small_gpu))
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    save_report(path, results)
+    return path
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_bins_keep_every_byte() -> None:
+    random = np.random.default_rng(5)
+    start = random.integers(0, 10**12, 500)
+    end = start + random.integers(0, 10**11, 500) * (random.random(500) > 0.1)
+    amount = random.integers(1, 10**9, 500)
+    edges = np.linspace(0, 1.2e12, 97)
+    binned = analysis.binned_rate(start, end, amount, edges)
+    assert binned.sum() == pytest.approx(amount.sum(), rel=1e-9)
+    slow = np.zeros(96)
+    for s, e, a in zip(start, end, amount, strict=True):
+        if s == e:
+            slow[np.searchsorted(edges, s, side="right") - 1] += a
+        else:
+            inside = np.minimum(edges[1:], e) - np.maximum(edges[:-1], s)
+            slow += a * np.maximum(inside, 0) / (e - s)
+    assert binned == pytest.approx(slow, rel=1e-6, abs=1)
+
+
+def test_link_use_adds_up_to_the_log(results: list[Result]) -> None:
+    for result in results:
+        log = result.transfers
+        edges = np.linspace(0, max(result.total_ps, log.end_ps.max(initial=0)), 201)
+        rate = analysis.link_use(result, edges)
+        moved = (rate * np.diff(edges) * 1e-12).sum(axis=2)
+        logged = np.zeros_like(moved)
+        np.add.at(logged, (log.channel, log.cause), log.size_bytes)
+        assert moved == pytest.approx(logged, rel=1e-6, abs=1)
+
+
+def test_stall_use_adds_up_to_the_stall(results: list[Result]) -> None:
+    for result in results:
+        edges = np.linspace(0, result.total_ps, 201)
+        share = analysis.stall_use(result, edges)
+        assert (share * np.diff(edges)).sum() == pytest.approx(result.stall_ps, rel=1e-6)
+        assert share.sum(axis=0).max(initial=0) <= 1 + 1e-6
+
+
+def test_thinned_occupancy_keeps_the_peaks(results: list[Result]) -> None:
+    for result in results:
+        times, used = analysis.thinned_occupancy(result, 50)
+        assert len(times) <= 52
+        assert (np.diff(times) >= 0).all()
+        assert used[:, 0].max() == result.occupancy_bytes[:, 0].max()
+        assert (used[0] == result.occupancy_bytes[0]).all()
+        assert analysis.thinned_occupancy(result, 10**6)[1] is result.occupancy_bytes
+
+
+def test_worst_stalls_are_the_worst(results: list[Result]) -> None:
+    stall = results[1].start_ps - results[1].ready_ps
+    worst = analysis.worst_stalls(results[1], 10)
+    assert [w.stall_ps for w in worst] == sorted(stall.tolist(), reverse=True)[:10]
+    assert all(w.stall_ps == stall[w.kernel] == sum(w.parts_ps) for w in worst)
+    assert not analysis.worst_stalls(results[0], 10)
+
+
+def test_labels_tell_results_apart(results: list[Result]) -> None:
+    assert analysis.label_results(results[:3]) == ["ideal", "uvm", "g10"]
+    one = results[2]
+    slower = {**one.system, "ssd": {**one.system["ssd"], "read_bandwidth": "1 GB/s"}}
+    other = dataclasses.replace(one, system=slower)
+    assert analysis.label_results([one, other]) == [
+        "g10, ssd.read_bandwidth 3.2 GB/s",
+        "g10, ssd.read_bandwidth 1 GB/s",
+    ]
+    assert analysis.label_results([one, one]) == ["g10", "g10 #2"]
+    profile = dataclasses.replace(one, profile="other")
+    assert analysis.label_results([one, profile]) == ["g10 (faithful)", "g10 (other)"]
+
+
+# -- the page as text -----------------------------------------------------------------------------------------------
+
+
+def test_the_same_results_give_the_same_page(results: list[Result], page: Path) -> None:
+    text = page.read_text()
+    assert render_report(results) == text
+    assert page.stat().st_size < MAX_BYTES
+
+
+def test_the_page_tells_the_numbers(results: list[Result], page: Path) -> None:
+    text = html.unescape(re.sub(r"<wbr>", "", page.read_text().split('id="figures"')[0]))
+    for result in results:
+        assert result.workload in text
+        assert f"{100 * result.fraction_of_ideal:.1f} %" in text
+    worst = analysis.worst_stalls(results[1], 1)[0]
+    assert results[1].kernels.names[worst.kernel] in text
+    for key, _, meaning in load_system().describe():
+        assert key in text
+        assert meaning in text
+    assert "profile <b>faithful</b>" in text
+
+
+def test_names_cannot_break_the_page(results: list[Result]) -> None:
+    bad = "</script><img src=x onerror=alert(1)>"
+    one = results[1]
+    kernels = dataclasses.replace(one.kernels, names=(bad,) * len(one.kernels))
+    odd = dataclasses.replace(one, workload=bad, policy=bad, kernels=kernels, provenance={bad: bad})
+    assert "<img" not in render_report([odd, one], title=bad).split('id="figures"')[0]
+    assert bad not in render_report([odd])
+
+
+def test_many_results_of_long_workloads_stay_small(results: list[Result]) -> None:
+    many = [dataclasses.replace(results[1], workload=f"w{n // 6}") for n in range(60)]
+    assert len(render_report(many).encode()) < MAX_BYTES
+
+
+def test_no_result_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="at least one result"):
+        render_report([])
+
+
+def test_a_configuration_of_another_version_is_shown_all_the_same(results: list[Result]) -> None:
+    other = dataclasses.replace(results[2], system={**results[2].system, "tide": {"moon": "full"}})
+    text = render_report([other])
+    assert "tide.moon" in text
+    assert "no source known here" in text
+
+
+# -- the page in a browser ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Chromium (Debian: apt install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield running
+        running.close()
+
+
+def ink(tab: Any, figure: str) -> int:
+    return int(
+        tab.evaluate(
+            "id => document.getElementById(id).querySelectorAll('.trace path, .bars path').length",
+            figure,
+        )
+    )
+
+
+def wait_until(tab: Any, expression: str) -> None:
+    """Wait until a JavaScript expression holds; the page's security policy forbids to evaluate it inside the page."""
+    for _ in range(100):
+        if tab.evaluate(expression):
+            return
+        tab.wait_for_timeout(50)
+    raise AssertionError(f"does not come true: {expression}")
+
+
+def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    tab = context.new_page()
+    told: list[str] = []
+    asked: list[str] = []
+    tab.on("console", lambda message: told.append(message.text))
+    tab.on("pageerror", lambda error: told.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("html[data-ready]")
+
+    # Every figure is drawn: those of closed tabs when they are opened.
+    figures = json.loads(tab.inner_text("#figures") or tab.text_content("#figures"))
+    assert len(figures) == 3 + 3 + 3 + 1
+    for name in [name for name in figures if re.search(r"-p\d+$", name)]:
+        tab.click(f"#{name}-tab")
+        assert tab.is_visible(f"#{name}-panel")
+    for name, figure in figures.items():
+        assert ink(tab, name) >= 1, name
+        assert tab.eval_on_selector(f"#{name}", "e => e.data.length") == len(figure["data"])
+
+    # Nothing is wider than the window, here and on a telephone.
+    for width in (1280, 400):
+        tab.set_viewport_size({"width": width, "height": 900})
+        wait_until(tab, f"document.documentElement.scrollWidth <= {width}")
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    wait_until(tab, "document.querySelector('#w0-memory .main-svg').clientWidth > 1000")
+
+    # Hover shows a label.
+    tab.locator("#w0-memory").scroll_into_view_if_needed()
+    area = tab.locator("#w0-memory .nsewdrag").last.bounding_box()
+    x, y = area["x"] + area["width"] * 0.3, area["y"] + area["height"] / 2
+    tab.mouse.move(x, y)
+    tab.mouse.move(x + 2, y, steps=3)
+    tab.wait_for_selector("#w0-memory .hoverlayer .legend text, #w0-memory .hoverlayer .hovertext")
+    assert "GiB" in tab.text_content("#w0-memory .hoverlayer")
+
+    # Drag zooms the time axis, the keys move it, 0 shows all again.
+    def time_range() -> list[float]:
+        return tab.eval_on_selector("#w0-memory", "e => e._fullLayout.xaxis.range.map(Number)")
+
+    whole = time_range()
+    tab.mouse.down()
+    tab.mouse.move(x + area["width"] * 0.2, y, steps=5)
+    tab.mouse.up()
+    wait_until(
+        tab,
+        f"document.getElementById('w0-memory')._fullLayout.xaxis.range[1] < {whole[1] * 0.9}",
+    )
+    zoomed = time_range()
+    assert zoomed[0] == pytest.approx(0.3 * whole[1], rel=0.05)
+    assert zoomed[1] == pytest.approx(0.5 * whole[1], rel=0.05)
+    tab.focus("#w0-memory")
+    tab.keyboard.press("ArrowRight")
+    assert time_range()[0] > zoomed[0]
+
+    # Dark mode: page and figures follow, the zoom stays.
+    def colours() -> tuple[str, str]:
+        return (
+            tab.evaluate("getComputedStyle(document.body).backgroundColor"),
+            tab.eval_on_selector("#w0-memory", "e => e._fullLayout.font.color"),
+        )
+
+    light, moved = colours(), time_range()
+    tab.click("#theme")
+    dark = colours()
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    assert time_range() == moved
+    tab.focus("#w0-memory")
+    tab.keyboard.press("0")
+    assert time_range() == pytest.approx(whole)
+
+    # A legend entry hides its traces.
+    entry = tab.locator("#w0-memory >> xpath=.. >> css=.entry").first
+    entry.click()
+    assert entry.get_attribute("aria-pressed") == "false"
+    assert tab.eval_on_selector("#w0-memory", "e => e.data.some(t => t.visible === false)")
+
+    # Tabs by keyboard.
+    tab.focus("#w0-p0-tab") if tab.get_attribute("#w0-p0-tab", "tabindex") == "0" else tab.click(
+        "#w0-p0-tab"
+    )
+    tab.keyboard.press("ArrowRight")
+    assert tab.get_attribute("#w0-p1-tab", "aria-selected") == "true"
+
+    # Paper: light and every panel.
+    tab.pdf(path=str(tmp_path / "report.pdf"))
+    assert (tmp_path / "report.pdf").stat().st_size > 20_000
+
+    assert asked == [page.as_uri()]
+    assert told == []
+    context.close()
+
+
+def test_the_systems_dark_mode_is_followed(browser: Any, page: Path) -> None:
+    context = browser.new_context(color_scheme="dark")
+    tab = context.new_page()
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("html[data-ready]")
+    assert tab.get_attribute("html", "data-theme") == "dark"
+    context.close()
