@@ -17,11 +17,11 @@ __all__ = [
     "flatten",
     "label_results",
     "link_use",
+    "occupancy_in_bins",
     "overlap_ps",
     "stall_causes",
     "stall_parts",
     "stall_use",
-    "thinned_occupancy",
     "worst_stalls",
 ]
 
@@ -115,20 +115,27 @@ def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float
     )
 
 
-def thinned_occupancy(result: Result, points: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return times in seconds float64[N] and bytes in GPU, host and SSD int64[N, 3], about `points` rows at most.
+def occupancy_in_bins(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bytes in GPU, host and SSD in each bin of time: int64[B, 3].
 
-    Of each of `points` equal spans of time the row with the most bytes on the GPU stays (of equals, the one with most in all), so
-    that peaks are never lost; the first and the last row stay as well.
+    A bin shows what was there when the kernel with the most bytes on the GPU started (of equals, the one with the most in all; in a
+    bin in which none starts, the last one before), so that peaks are never lost. Bins that begin after the iteration are 0.
     """
     used = result.occupancy_bytes
-    if len(used) <= points:
-        return np.asarray(result.start_ps * 1e-12, dtype=np.float64), used
-    span = np.minimum(result.start_ps * points // max(result.total_ps, 1), points - 1)
-    order = np.lexsort((-used.sum(axis=1), -used[:, 0], span))
-    firsts = order[np.unique(span[order], return_index=True)[1]]
-    rows = np.unique(np.concatenate([[0, len(used) - 1], firsts]))
-    return np.asarray(result.start_ps[rows] * 1e-12, dtype=np.float64), used[rows]
+    bins = len(edges_ps) - 1
+    place = np.clip(np.searchsorted(edges_ps, result.start_ps, side="right") - 1, 0, bins - 1)
+    order = np.lexsort((-used.sum(axis=1), -used[:, 0], place))
+    filled, first = np.unique(place[order], return_index=True)
+    row = np.zeros(bins, dtype=np.int64)
+    row[filled] = order[first]
+    # A bin in which no kernel starts goes on with the last kernel before it.
+    empty = np.ones(bins, dtype=bool)
+    empty[filled] = False
+    before = np.searchsorted(result.start_ps, edges_ps[:-1], side="right") - 1
+    row[empty] = np.maximum(before[empty], 0)
+    binned = used[row].copy()
+    binned[edges_ps[:-1] >= max(result.total_ps, 1)] = 0
+    return binned
 
 
 @dataclass(frozen=True)

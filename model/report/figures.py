@@ -1,7 +1,7 @@
 """The figures of the report as Plotly documents (plain JSON values).
 
 Colours are names of CSS variables, ``var(--cause-0)``, which the page resolves when it draws, so that figures follow the theme.
-Every trace carries in ``meta`` the entry of the page's own legend that shows and hides it.
+Every trace carries in ``meta`` the ``key`` of the entry of the page's own legend that shows and hides it.
 """
 
 import base64
@@ -32,11 +32,12 @@ __all__ = [
 _GIB = 2.0**30
 _LEFT, _RIGHT = 64, 16
 PLACES = ("GPU", "host", "SSD")
+_WAITS = "time the GPU waits"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a figure's legend: a text, a CSS colour, and what its traces have in ``meta``."""
+    """An entry of a figure's legend: a text, a CSS colour, and the key that its traces have in ``meta``."""
 
     text: str
     colour: str
@@ -124,7 +125,7 @@ def time_split(
             "y": names,
             "x": values,
             "name": text,
-            "meta": key,
+            "meta": {"key": key},
             "marker": {"color": colour, "line": {"width": 0}},
             "customdata": [
                 100 * value / whole if whole else 0
@@ -206,12 +207,14 @@ class _Rows:
         self, titles: Sequence[str], y_axes: Sequence[dict[str, Any]], end_s: float
     ) -> dict[str, Any]:
         layout: dict[str, Any] = {
-            "hovermode": "x unified",
-            "hoversubplots": "axis",
+            "hovermode": "x",
             "margin": {"l": _LEFT, "r": _RIGHT, "t": self.top, "b": self.bottom},
             "xaxis": _time_axis(
                 end_s,
                 title={"text": "time in the iteration"},
+                showspikes=True,
+                spikemode="across",
+                spikesnap="cursor",
                 anchor=f"y{len(self.heights)}" if len(self.heights) > 1 else "y",
             ),
             "annotations": [],
@@ -255,15 +258,23 @@ def _limit(row: int, y: float, end_s: float, text: str) -> dict[str, Any]:
         "y": [y, y],
         "yaxis": _axis(row),
         "name": text,
-        "meta": "limit",
+        "meta": {"key": "limit"},
         "hoverinfo": "skip",
         "line": {"color": "var(--limit)", "width": 1.5, "dash": "dash"},
     }
 
 
 def _band(
-    row: int, x: dict[str, Any], values: NDArray[Any], name: str, colour: str, key: str, label: str
+    row: int,
+    x: dict[str, Any],
+    values: NDArray[Any],
+    name: str,
+    colour: str,
+    key: str,
+    title: str,
+    unit: str,
 ) -> dict[str, Any]:
+    """One layer of a row's stack. `title` and `unit` are for the page's own hover label, which tells all rows at once."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -272,10 +283,10 @@ def _band(
         "yaxis": _axis(row),
         "stackgroup": f"row{row}",
         "name": name,
-        "meta": key,
+        "meta": {"key": key, "row": title, "unit": unit},
         "fillcolor": colour,
         "line": {"shape": "hv", "width": 0, "color": colour},
-        "hovertemplate": label,
+        "hoverinfo": "none",
     }
 
 
@@ -286,43 +297,45 @@ def occupancy(
     points: int,
 ) -> Figure:
     """Draw for each result where the bytes are over the iteration, stacked, against the GPU's capacity."""
-    end_s = max(result.total_ps for result in results) * 1e-12
+    end_ps = max(1, *(result.total_ps for result in results))
+    edges = np.linspace(0.0, float(end_ps), points + 1)
+    x = {"x0": 0, "dx": (edges[1] - edges[0]) * 1e-12}
     rows = _Rows([128] * len(results))
     data: list[dict[str, Any]] = []
-    drawn = [analysis.thinned_occupancy(result, points) for result in results]
-    top = max(float(used.sum(axis=1).max()) for _, used in drawn) / _GIB
-    for row, (result, system, (x, used)) in enumerate(zip(results, systems, drawn, strict=True)):
-        # One more point, so that the last step has its length.
-        times = np.append(x, result.total_ps * 1e-12)
+    drawn = [analysis.occupancy_in_bins(result, edges) / _GIB for result in results]
+    top = max(float(used.sum(axis=1).max()) for used in drawn)
+    for row, (result, label, system, used) in enumerate(
+        zip(results, labels, systems, drawn, strict=True)
+    ):
         for place, name in enumerate(PLACES):
-            values = np.append(used[:, place], used[-1, place]) / _GIB
-            if values.any():
+            if used[:, place].any():
                 data.append(
                     _band(
                         row,
-                        {"x": _packed(times)},
-                        values,
+                        x,
+                        used[:, place],
                         name,
                         f"var(--place-{place})",
                         f"place-{place}",
-                        f"{name} %{{y:.4~g}} GiB<extra></extra>",
+                        label,
+                        "GiB",
                     )
                 )
         if system is not None and result.policy != "ideal":
             capacity = system.gpu.memory_bytes / _GIB
             top = max(top, capacity)
-            data.append(_limit(row, capacity, end_s, f"GPU memory, {capacity:,.4g} GiB"))
+            data.append(_limit(row, capacity, end_ps * 1e-12, "GPU memory"))
     axes = [{"title": {"text": "GiB"}, "range": [0, top * 1.06]} for _ in results]
     legend = [
         Entry(name, f"var(--place-{place})", f"place-{place}")
         for place, name in enumerate(PLACES)
-        if any(used[:, place].any() for _, used in drawn)
+        if any(used[:, place].any() for used in drawn)
     ]
-    if any(trace["meta"] == "limit" for trace in data):
+    if any(trace["meta"]["key"] == "limit" for trace in data):
         legend.append(Entry("GPU memory", "var(--limit)", "limit"))
     return Figure(
         data=data,
-        layout=rows.layout([f"<b>{_text(label)}</b>" for label in labels], axes, end_s),
+        layout=rows.layout([f"<b>{_text(label)}</b>" for label in labels], axes, end_ps * 1e-12),
         height=rows.height,
         legend=tuple(legend),
     )
@@ -355,7 +368,8 @@ def activity(
                     entry.text,
                     entry.colour,
                     entry.key,
-                    f"{_text(entry.text)} %{{y:.3~g}} %<extra></extra>",
+                    _WAITS,
+                    "%",
                 )
             )
     rates = analysis.link_use(result, edges) / 1e9
@@ -374,7 +388,8 @@ def activity(
                     cause_name,
                     entry.colour,
                     entry.key,
-                    f"{_text(channel_name(result.channels[channel]))}, {_text(cause_name)} %{{y:.3~g}} GB/s<extra></extra>",
+                    channel_name(result.channels[channel]),
+                    "GB/s",
                 )
             )
         if limits is not None:
@@ -382,8 +397,7 @@ def activity(
     if limits is not None:
         legend["limit"] = Entry("limit", "var(--limit)", "limit")
     if not any(trace["yaxis"] == "y" for trace in data):
-        data.append(_band(0, x, np.zeros(bins), "no stall", "var(--compute)", "none", ""))
-        data[-1]["hoverinfo"] = "skip"
+        data.append(_limit(0, 0.0, end_s, "no stall"))
     rows = _Rows([84] + [84] * len(channels))
     axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
     for channel in channels:
@@ -443,7 +457,7 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
                     "x": values,
                     "yaxis": _axis(row),
                     "name": cause_name,
-                    "meta": entry.key,
+                    "meta": {"key": entry.key},
                     "marker": {"color": entry.colour, "line": {"width": 0}},
                     "hovertemplate": "<b>%{y}</b><br>"
                     + _text(channel_name(first.channels[channel]))

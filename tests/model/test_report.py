@@ -84,14 +84,18 @@ def test_stall_use_adds_up_to_the_stall(results: list[Result]) -> None:
         assert share.sum(axis=0).max(initial=0) <= 1 + 1e-6
 
 
-def test_thinned_occupancy_keeps_the_peaks(results: list[Result]) -> None:
+def test_binned_occupancy_keeps_the_peaks(results: list[Result]) -> None:
     for result in results:
-        times, used = analysis.thinned_occupancy(result, 50)
-        assert len(times) <= 52
-        assert (np.diff(times) >= 0).all()
-        assert used[:, 0].max() == result.occupancy_bytes[:, 0].max()
-        assert (used[0] == result.occupancy_bytes[0]).all()
-        assert analysis.thinned_occupancy(result, 10**6)[1] is result.occupancy_bytes
+        for bins in (7, 50, 20_000):
+            edges = np.linspace(0, 1.5 * result.total_ps, bins + 1)
+            used = analysis.occupancy_in_bins(result, edges)
+            assert used.shape == (bins, 3)
+            assert used[:, 0].max() == result.occupancy_bytes[:, 0].max()
+            inside = edges[:-1] < result.total_ps
+            assert not used[~inside].any()
+            # Each row is one that was.
+            rows = {tuple(row) for row in result.occupancy_bytes.tolist()}
+            assert {tuple(row) for row in used[inside].tolist()} <= rows
 
 
 def test_worst_stalls_are_the_worst(results: list[Result]) -> None:
@@ -232,14 +236,26 @@ def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
     x, y = area["x"] + area["width"] * 0.3, area["y"] + area["height"] / 2
     tab.mouse.move(x, y)
     tab.mouse.move(x + 2, y, steps=3)
-    tab.wait_for_selector("#w0-memory .hoverlayer .legend text, #w0-memory .hoverlayer .hovertext")
-    assert "GiB" in tab.text_content("#w0-memory .hoverlayer")
+    tab.wait_for_selector("#tip", state="visible")
+    label = tab.inner_text("#tip")
+    for policy in ("ideal", "uvm", "g10"):
+        assert re.search(rf"{policy}\nGPU [0-9.]+ GiB", label), label
+    tab.locator("#w0-time .point").first.hover(force=True)
+    tab.wait_for_selector("#w0-time .hovertext")
+    assert "% of the iteration" in tab.text_content("#w0-time .hoverlayer")
+    wait_until(tab, "document.getElementById('tip').hidden")
+    # No button that would send the figure away.
+    assert not tab.query_selector_all('[data-title*="hare"], [data-title*="loud"]')
 
     # Drag zooms the time axis, the keys move it, 0 shows all again.
     def time_range() -> list[float]:
         return tab.eval_on_selector("#w0-memory", "e => e._fullLayout.xaxis.range.map(Number)")
 
     whole = time_range()
+    tab.locator("#w0-memory").scroll_into_view_if_needed()
+    area = tab.locator("#w0-memory .nsewdrag").last.bounding_box()
+    x, y = area["x"] + area["width"] * 0.3, area["y"] + area["height"] / 2
+    tab.mouse.move(x, y)
     tab.mouse.down()
     tab.mouse.move(x + area["width"] * 0.2, y, steps=5)
     tab.mouse.up()
