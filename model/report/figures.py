@@ -397,7 +397,8 @@ def activity(
     if limits is not None:
         legend["limit"] = Entry("limit", "var(--limit)", "limit")
     if not any(trace["yaxis"] == "y" for trace in data):
-        data.append(_limit(0, 0.0, end_s, "no stall"))
+        # An axis without a trace is not drawn.
+        data.append({**_limit(0, 0.0, end_s, "no stall"), "opacity": 0})
     rows = _Rows([84] + [84] * len(channels))
     axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
     for channel in channels:

@@ -291,7 +291,9 @@ class _Book:
                 key,
                 figures.activity(result, system, end_s, self.bins, channels, self.stall_colours),
                 f"Stalls and link use over the iteration, {label}",
-            ),
+            )
+            if result.stall_ps or result.traffic_bytes.any()
+            else None,
             "bin_ps": result.total_ps / self.bins,
             "stalls": rows,
             "stalled_kernels": int((result.start_ps > result.ready_ps).sum()),
