@@ -13,6 +13,7 @@ __all__ = [
     "WorstStall",
     "binned_rate",
     "blame",
+    "carried",
     "differing_keys",
     "flatten",
     "label_results",
@@ -22,6 +23,8 @@ __all__ = [
     "stall_causes",
     "stall_parts",
     "stall_use",
+    "used_causes",
+    "used_channels",
     "worst_stalls",
 ]
 
@@ -61,21 +64,45 @@ def binned_rate(
     return np.asarray(whole + np.diff(np.interp(edges, times, total)), dtype=np.float64)
 
 
-def link_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean rate in bytes per second by channel, cause and bin: float64[C, N, B]."""
+def link_use(
+    result: Result, channel: str, cause: str, edges_ps: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the mean rate at which a channel carried for a cause in each bin, in bytes per second: float64[B]."""
     moved = result.transfers
-    rates = np.zeros((len(result.channels), len(result.causes), len(edges_ps) - 1))
-    seconds = np.diff(edges_ps) * 1e-12
-    for channel in range(len(result.channels)):
-        for cause in range(len(result.causes)):
-            rows = (moved.channel == channel) & (moved.cause == cause)
-            rates[channel, cause] = (
-                binned_rate(
-                    moved.start_ps[rows], moved.end_ps[rows], moved.size_bytes[rows], edges_ps
-                )
-                / seconds
-            )
-    return rates
+    if channel not in result.channels or cause not in result.causes:
+        return np.zeros(len(edges_ps) - 1)
+    rows = (moved.channel == result.channels.index(channel)) & (
+        moved.cause == result.causes.index(cause)
+    )
+    carried = binned_rate(
+        moved.start_ps[rows], moved.end_ps[rows], moved.size_bytes[rows], edges_ps
+    )
+    return carried / (np.diff(edges_ps) * 1e-12)
+
+
+def used_channels(results: Sequence[Result]) -> list[str]:
+    """Return the channels that carried something in any of the results, in their order."""
+    names = dict.fromkeys(name for result in results for name in result.channels)
+    return [name for name in names if any(carried(result, name) for result in results)]
+
+
+def used_causes(results: Sequence[Result]) -> list[str]:
+    """Return the causes for which anything moved in any of the results, in their order."""
+    names = dict.fromkeys(name for result in results for name in result.causes)
+    channels = used_channels(results)
+    return [
+        name
+        for name in names
+        if any(carried(result, channel, name) for result in results for channel in channels)
+    ]
+
+
+def carried(result: Result, channel: str, cause: str | None = None) -> int:
+    """Return the bytes that a channel carried, for one cause or all; 0 for a channel or cause that the result does not know."""
+    if channel not in result.channels or (cause is not None and cause not in result.causes):
+        return 0
+    row = result.traffic_bytes[result.channels.index(channel)]
+    return int(row.sum() if cause is None else row[result.causes.index(cause)])
 
 
 def stall_causes(result: Result) -> tuple[str, ...]:

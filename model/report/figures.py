@@ -18,19 +18,21 @@ from pagetide.model.result import Result
 from pagetide.model.system import System
 
 __all__ = [
+    "CAUSES",
     "PLACES",
     "Entry",
     "Figure",
     "activity",
+    "cause_colour",
     "channel_name",
     "occupancy",
     "time_split",
     "traffic",
-    "used_channels",
 ]
 
 _GIB = 2.0**30
 _LEFT, _RIGHT = 64, 16
+CAUSES = ("demand", "prefetch", "pre-evict", "demand-evict")
 PLACES = ("GPU", "host", "SSD")
 _WAITS = "time the GPU waits"
 
@@ -72,10 +74,12 @@ def channel_name(channel: str) -> str:
     return " → ".join(proper.get(end, end) for end in channel.split("->"))
 
 
-def used_channels(results: Sequence[Result]) -> list[int]:
-    """Return the channels that carried something in any of the results."""
-    used = np.any([result.traffic_bytes.any(axis=1) for result in results], axis=0)
-    return np.flatnonzero(used).tolist()
+def cause_colour(cause: str, causes: Sequence[str]) -> str:
+    """Return the CSS colour of a cause of transfers; `causes` numbers those that are none of the engine's."""
+    if cause in CAUSES:
+        return f"var(--cause-{CAUSES.index(cause)})"
+    others = [name for name in causes if name not in CAUSES]
+    return f"var(--cause-{len(CAUSES) + others.index(cause) % 2})"
 
 
 def _text(name: str) -> str:
@@ -346,7 +350,8 @@ def activity(
     system: System | None,
     end_s: float,
     bins: int,
-    channels: Sequence[int],
+    channels: Sequence[str],
+    causes: Sequence[str],
     stall_colours: dict[str, str],
 ) -> Figure:
     """Draw what a result's GPU waits for and what `channels` carry over the iteration, in bins of equal length."""
@@ -372,45 +377,34 @@ def activity(
                     "%",
                 )
             )
-    rates = analysis.link_use(result, edges) / 1e9
-    limits = _limits(result, system)
+    limits = _limits(system)
+    highest = []
     for row, channel in enumerate(channels, start=1):
-        for cause, cause_name in enumerate(result.causes):
-            if rates[channel, cause].max(initial=0) <= 0:
+        total = np.zeros(bins)
+        for cause in causes:
+            rate = analysis.link_use(result, channel, cause, edges) / 1e9
+            if rate.max(initial=0) <= 0:
                 continue
-            entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
+            total += rate
+            entry = Entry(cause, cause_colour(cause, causes), f"cause-{cause}")
             legend[entry.key] = entry
             data.append(
-                _band(
-                    row,
-                    x,
-                    rates[channel, cause],
-                    cause_name,
-                    entry.colour,
-                    entry.key,
-                    channel_name(result.channels[channel]),
-                    "GB/s",
-                )
+                _band(row, x, rate, cause, entry.colour, entry.key, channel_name(channel), "GB/s")
             )
-        if limits is not None:
+        highest.append(max(float(total.max(initial=0)), limits.get(channel, 0.0)))
+        if channel in limits:
             data.append(_limit(row, limits[channel], end_s, "limit"))
-    if limits is not None:
-        legend["limit"] = Entry("limit", "var(--limit)", "limit")
+            legend["limit"] = Entry("limit", "var(--limit)", "limit")
+        else:
+            # An axis without a trace is not drawn.
+            data.append({**_limit(row, 0.0, end_s, "nothing"), "opacity": 0})
     if not any(trace["yaxis"] == "y" for trace in data):
         # An axis without a trace is not drawn.
         data.append({**_limit(0, 0.0, end_s, "no stall"), "opacity": 0})
     rows = _Rows([84] + [84] * len(channels))
     axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
-    for channel in channels:
-        high = max(
-            float(rates[channel].sum(axis=0).max(initial=0)),
-            limits[channel] if limits is not None else 0.0,
-        )
-        axes.append({"title": {"text": "GB/s"}, "range": [0, high * 1.1 or 1.0]})
-    titles = [
-        "time the GPU waits",
-        *(_text(channel_name(result.channels[channel])) for channel in channels),
-    ]
+    axes += [{"title": {"text": "GB/s"}, "range": [0, high * 1.1 or 1.0]} for high in highest]
+    titles = [_WAITS, *(_text(channel_name(channel)) for channel in channels)]
     return Figure(
         data=data,
         layout=rows.layout(titles, axes, end_s),
@@ -419,37 +413,32 @@ def activity(
     )
 
 
-def _limits(result: Result, system: System | None) -> list[float] | None:
-    """GB/s that each channel carries at most; None if the configuration does not tell."""
+def _limits(system: System | None) -> dict[str, float]:
+    """Return what each channel carries at most, in GB/s; nothing if the configuration does not tell."""
     if system is None:
-        return None
+        return {}
     link = system.link.bandwidth_bytes_per_s / 1e9
-    ssd = {
-        "ssd->gpu": system.ssd.read_bandwidth_bytes_per_s / 1e9,
-        "gpu->ssd": system.ssd.write_bandwidth_bytes_per_s / 1e9,
+    return {
+        "host->gpu": link,
+        "ssd->gpu": min(link, system.ssd.read_bandwidth_bytes_per_s / 1e9),
+        "gpu->host": link,
+        "gpu->ssd": min(link, system.ssd.write_bandwidth_bytes_per_s / 1e9),
     }
-    return [min(link, ssd.get(channel, link)) for channel in result.channels]
 
 
 def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
     """Draw the bytes that each channel carried in the iteration, by cause; None if nothing moved."""
-    shown = [i for i, result in enumerate(results) if result.traffic_bytes.any()]
-    if not shown:
+    channels, causes = analysis.used_channels(results), analysis.used_causes(results)
+    if not channels:
         return None
-    first = results[shown[0]]
-    channels = used_channels(results)
+    shown = [i for i, result in enumerate(results) if result.traffic_bytes.any()]
     names = [_text(labels[i]) for i in shown]
     data: list[dict[str, Any]] = []
-    legend: dict[str, Entry] = {}
     for row, channel in enumerate(channels):
-        for cause, cause_name in enumerate(first.causes):
-            values = [float(results[i].traffic_bytes[channel, cause]) / _GIB for i in shown]
-            # The first cause of a row is drawn even if it is nothing: it brings the names on the axis.
-            if not any(values) and cause:
+        for cause in causes:
+            values = [analysis.carried(results[i], channel, cause) / _GIB for i in shown]
+            if not any(values):
                 continue
-            entry = Entry(cause_name, f"var(--cause-{cause})", f"cause-{cause}")
-            if any(values):
-                legend[entry.key] = entry
             data.append(
                 {
                     "type": "bar",
@@ -457,21 +446,19 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
                     "y": names,
                     "x": values,
                     "yaxis": _axis(row),
-                    "name": cause_name,
-                    "meta": {"key": entry.key},
-                    "marker": {"color": entry.colour, "line": {"width": 0}},
+                    "name": cause,
+                    "meta": {"key": f"cause-{cause}"},
+                    "marker": {"color": cause_colour(cause, causes), "line": {"width": 0}},
                     "hovertemplate": "<b>%{y}</b><br>"
-                    + _text(channel_name(first.channels[channel]))
-                    + ", "
-                    + _text(cause_name)
+                    + _text(f"{channel_name(channel)}, {cause}")
                     + " %{x:,.4~g} GiB<extra></extra>",
                 }
             )
     rows = _Rows([10 + 24 * len(names)] * len(channels))
     axis = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8, "nticks": 0}
-    titles = [_text(channel_name(first.channels[channel])) for channel in channels]
+    titles = [_text(channel_name(channel)) for channel in channels]
     layout = rows.layout(titles, [axis] * len(channels), 0.0)
-    most = max(int(result.traffic_bytes.sum(axis=1).max()) for result in results) / _GIB
+    most = max(analysis.carried(results[i], channel) for i in shown for channel in channels) / _GIB
     layout["xaxis"] = {
         "title": {"text": "GiB an iteration"},
         "range": [0, most * 1.04],
@@ -482,4 +469,5 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
     }
     layout.update(barmode="stack", bargap=0.3, hovermode="closest")
     layout["margin"]["l"] = 8
-    return Figure(data=data, layout=layout, height=rows.height, legend=tuple(legend.values()))
+    legend = tuple(Entry(cause, cause_colour(cause, causes), f"cause-{cause}") for cause in causes)
+    return Figure(data=data, layout=layout, height=rows.height, legend=legend)

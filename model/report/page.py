@@ -204,7 +204,7 @@ class _Book:
         end_s = max(result.total_ps for result in results) * 1e-12
         moved = figures.traffic(results, labels)
         first = results[0]
-        channels = figures.used_channels(results)
+        channels, causes = analysis.used_channels(results), analysis.used_causes(results)
         real = [place for place, result in enumerate(results) if result.policy != "ideal"]
         return {
             "id": prefix,
@@ -223,7 +223,7 @@ class _Book:
                 f"Memory occupancy of {first.workload} over the iteration by policy",
             ),
             "panels": [
-                self._panel(f"{prefix}-p{place}", result, label, system, end_s, channels)
+                self._panel(f"{prefix}-p{place}", result, label, system, end_s, channels, causes)
                 for place, (result, label, system) in enumerate(
                     zip(results, labels, systems, strict=True)
                 )
@@ -233,12 +233,8 @@ class _Book:
             else self._add(f"{prefix}-traffic", moved, f"Traffic of {first.workload}"),
             "traffic_rows": _traffic_rows(results, labels, self.policy_colours),
             "open_panel": (real or [0])[0],
-            "idle": [
-                figures.channel_name(name)
-                for place, name in enumerate(first.channels)
-                if place not in channels
-            ],
-            "causes": first.causes,
+            "idle": [figures.channel_name(name) for name in first.channels if name not in channels],
+            "causes": causes,
             "ssd_rows": _ssd_rows(results, labels, self.policy_colours),
             "provenance": _provenance(results, labels),
         }
@@ -250,7 +246,8 @@ class _Book:
         label: str,
         system: System | None,
         end_s: float,
-        channels: Sequence[int],
+        channels: Sequence[str],
+        moved_for: Sequence[str],
     ) -> dict[str, Any]:
         stalls = analysis.worst_stalls(result, _WORST)
         causes = analysis.stall_causes(result)
@@ -289,7 +286,9 @@ class _Book:
             "colour": self.policy_colours[result.policy],
             "figure": self._add(
                 key,
-                figures.activity(result, system, end_s, self.bins, channels, self.stall_colours),
+                figures.activity(
+                    result, system, end_s, self.bins, channels, moved_for, self.stall_colours
+                ),
                 f"Stalls and link use over the iteration, {label}",
             )
             if result.stall_ps or result.traffic_bytes.any()
@@ -442,17 +441,18 @@ def _moved(result: Result, direction: str) -> int:
 def _traffic_rows(
     results: Sequence[Result], labels: Sequence[str], colours: Mapping[str, str]
 ) -> list[dict[str, Any]]:
+    causes = analysis.used_causes(results)
     return [
         {
             "label": label,
             "colour": colours[result.policy],
             "channel": figures.channel_name(channel),
-            "total": int(result.traffic_bytes[c].sum()),
-            "causes": result.traffic_bytes[c].tolist(),
+            "total": analysis.carried(result, channel),
+            "causes": [analysis.carried(result, channel, cause) for cause in causes],
         }
-        for c, channel in enumerate(results[0].channels)
+        for channel in analysis.used_channels(results)
         for result, label in zip(results, labels, strict=True)
-        if result.traffic_bytes[c].any()
+        if analysis.carried(result, channel)
     ]
 
 

@@ -69,11 +69,30 @@ def test_link_use_adds_up_to_the_log(results: list[Result]) -> None:
     for result in results:
         log = result.transfers
         edges = np.linspace(0, max(result.total_ps, log.end_ps.max(initial=0)), 201)
-        rate = analysis.link_use(result, edges)
-        moved = (rate * np.diff(edges) * 1e-12).sum(axis=2)
-        logged = np.zeros_like(moved)
-        np.add.at(logged, (log.channel, log.cause), log.size_bytes)
-        assert moved == pytest.approx(logged, rel=1e-6, abs=1)
+        for c, channel in enumerate(result.channels):
+            for n, cause in enumerate(result.causes):
+                rate = analysis.link_use(result, channel, cause, edges)
+                logged = log.size_bytes[(log.channel == c) & (log.cause == n)].sum()
+                moved = (rate * np.diff(edges) * 1e-12).sum()
+                assert moved == pytest.approx(logged, rel=1e-6, abs=1)
+
+
+def test_results_with_channels_and_causes_of_their_own_go_together(results: list[Result]) -> None:
+    uvm = results[1]
+    odd = dataclasses.replace(
+        uvm,
+        policy="odd",
+        channels=("host->gpu", "ssd->gpu", "gpu->host", "gpu->tape"),
+        causes=("demand", "prefetch", "archive", "demand-evict"),
+        traffic_bytes=np.full((4, 4), 2**30),
+    )
+    assert analysis.used_channels([uvm, odd])[-1] == "gpu->tape"
+    assert "archive" in analysis.used_causes([odd, uvm])
+    assert analysis.carried(uvm, "gpu->tape") == 0
+    assert analysis.carried(odd, "gpu->tape", "archive") == 2**30
+    text = render_report([uvm, odd])
+    assert "GPU → tape" in text
+    assert "archive" in text
 
 
 def test_stall_use_adds_up_to_the_stall(results: list[Result]) -> None:
