@@ -214,18 +214,21 @@ def label_results(results: Sequence[Result]) -> list[str]:
     That is the profile if profiles differ, then every configuration key in which results of the same policy differ, then a number.
     """
     several = len({result.profile for result in results}) > 1
-    labels = [
-        f"{result.policy} ({result.profile})" if several else result.policy for result in results
-    ]
-    for label in [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
-        places = [place for place, other in enumerate(labels) if other == label]
+    policies = [result.policy for result in results]
+    extra: list[list[str]] = [[result.profile] if several else [] for result in results]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, policy in enumerate(policies):
+        groups.setdefault((policy, *extra[place]), []).append(place)
+    for places in groups.values():
         systems = [flatten(results[place].system) for place in places]
         keys = differing_keys(systems)
         telling = [key for key in keys if key not in ("name", "profile")] or keys
         for place, system in zip(places, systems, strict=True):
-            labels[place] = ", ".join(
-                [label, *(f"{key} {system.get(key, 'none')}" for key in telling)]
-            )
+            extra[place] += [f"{key} {system.get(key, 'none')}" for key in telling]
+    labels = [
+        f"{policy} ({', '.join(more)})" if more else policy
+        for policy, more in zip(policies, extra, strict=True)
+    ]
     seen: dict[str, int] = {}
     for place, label in enumerate(labels):
         seen[label] = seen.get(label, 0) + 1

@@ -60,6 +60,12 @@ class Figure:
         return {"data": self.data, "layout": {**self.layout, "height": self.height}}
 
 
+def _lines(labels: Sequence[str]) -> tuple[list[str], int]:
+    """Return labels for an axis, broken into lines where they list configuration keys, and the most lines that one has."""
+    broken = [_text(label).replace(" (", "<br>(", 1).replace(", ", ",<br>") for label in labels]
+    return broken, max(label.count("<br>") for label in broken) + 1
+
+
 def _packed(values: NDArray[Any]) -> dict[str, str]:
     """Return an array as Plotly reads it without a text for each number: 32-bit floats in base64."""
     return {
@@ -107,7 +113,7 @@ def time_split(
 ) -> Figure:
     """Draw one bar a result: compute, compute while something is transferred, and stalls by cause."""
     causes = list(dict.fromkeys(c for result in results for c in analysis.stall_causes(result)))
-    names = [_text(label) for label in labels]
+    names, lines = _lines(labels)
     total = [result.total_ps * 1e-12 for result in results]
     rows: list[tuple[str, str, str, list[float]]] = []
     overlap = [analysis.overlap_ps(result) * 1e-12 for result in results]
@@ -171,7 +177,7 @@ def time_split(
             "annotations": notes,
             "shapes": [_vertical(ideal)],
         },
-        height=62 + 38 * len(results),
+        height=62 + max(38, 17 * lines + 8) * len(results),
         legend=tuple(Entry(text, colour, key) for text, colour, key, _ in rows),
     )
 
@@ -432,7 +438,7 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
     if not channels:
         return None
     shown = [i for i, result in enumerate(results) if result.traffic_bytes.any()]
-    names = [_text(labels[i]) for i in shown]
+    names, lines = _lines([labels[i] for i in shown])
     data: list[dict[str, Any]] = []
     for row, channel in enumerate(channels):
         for cause in causes:
@@ -454,7 +460,7 @@ def traffic(results: Sequence[Result], labels: Sequence[str]) -> Figure | None:
                     + " %{x:,.4~g} GiB<extra></extra>",
                 }
             )
-    rows = _Rows([10 + 24 * len(names)] * len(channels))
+    rows = _Rows([10 + max(24, 17 * lines + 4) * len(names)] * len(channels))
     axis = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8, "nticks": 0}
     titles = [_text(channel_name(channel)) for channel in channels]
     layout = rows.layout(titles, [axis] * len(channels), 0.0)

@@ -474,21 +474,21 @@ def _configuration(results: Sequence[Result]) -> dict[str, Any]:
     flat = [analysis.flatten(system) for system in distinct]
     meanings: dict[str, str] = {}
     for result in results:
-        system = _system(result)
-        if system is not None:
-            meanings.update({key: text for key, _, text in system.describe()})
-    used = [
-        ", ".join(
-            dict.fromkeys(
-                result.policy
-                if len({r.workload for r in results}) == 1
-                else f"{result.workload} {result.policy}"
-                for result in results
-                if result.system == system
-            )
+        known = _system(result)
+        if known is not None:
+            meanings.update({key: text for key, _, text in known.describe()})
+    used = []
+    for number, system in enumerate(distinct):
+        policies: dict[str, list[str]] = {}
+        for result in results:
+            if result.system == system and result.policy not in policies.get(result.workload, []):
+                policies.setdefault(result.workload, []).append(result.policy)
+        used.append(
+            {
+                "name": f"{number + 1}",
+                "by": "; ".join(f"{name}: {', '.join(those)}" for name, those in policies.items()),
+            }
         )
-        for system in distinct
-    ]
     # In the order of the definition; keys that it does not know come last.
     keys = [key for key in meanings if any(key in one for one in flat)]
     keys += [key for key in dict.fromkeys(k for one in flat for k in one) if key not in meanings]
@@ -533,6 +533,11 @@ def _provenance(results: Sequence[Result], labels: Sequence[str]) -> list[dict[s
 
 def _provenance_texts(provenance: Mapping[str, Any]) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for key, value in analysis.flatten(provenance).items():
+    lists = {
+        key: ", ".join(map(str, value))
+        for key, value in provenance.items()
+        if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value)
+    }
+    for key, value in analysis.flatten({**provenance, **lists}).items():
         texts[key] = value if len(value) <= 400 else f"{value[:400]} …"
     return texts

@@ -131,8 +131,8 @@ def test_labels_tell_results_apart(results: list[Result]) -> None:
     slower = {**one.system, "ssd": {**one.system["ssd"], "read_bandwidth": "1 GB/s"}}
     other = dataclasses.replace(one, system=slower)
     assert analysis.label_results([one, other]) == [
-        "g10, ssd.read_bandwidth 3.2 GB/s",
-        "g10, ssd.read_bandwidth 1 GB/s",
+        "g10 (ssd.read_bandwidth 3.2 GB/s)",
+        "g10 (ssd.read_bandwidth 1 GB/s)",
     ]
     assert analysis.label_results([one, one]) == ["g10", "g10 #2"]
     profile = dataclasses.replace(one, profile="other")
