@@ -222,7 +222,9 @@ def wait_until(tab: Any, expression: str) -> None:
 
 
 def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 900}, color_scheme="light", reduced_motion="reduce"
+    )
     tab = context.new_page()
     told: list[str] = []
     asked: list[str] = []
@@ -236,10 +238,12 @@ def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
     figures = json.loads(tab.inner_text("#figures") or tab.text_content("#figures"))
     # Time, memory and traffic of two workloads, and a panel for each result in which something happens.
     assert len(figures) == 2 * 3 + 3
-    for name in [name for name in figures if re.search(r"-p\d+$", name)]:
-        tab.click(f"#{name}-tab")
-        assert tab.is_visible(f"#{name}-panel")
     for name, figure in figures.items():
+        if re.search(r"-p\d+$", name):
+            tab.click(f"#{name}-tab")
+            assert tab.is_visible(f"#{name}-panel")
+        tab.locator(f"#{name}").scroll_into_view_if_needed()
+        wait_until(tab, f"document.querySelector('#{name} .main-svg') !== null")
         assert ink(tab, name) >= 1, name
         assert tab.eval_on_selector(f"#{name}", "e => e.data.length") == len(figure["data"])
 
