@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import itertools
 import json
 import re
 import shutil
@@ -185,6 +186,48 @@ def test_a_configuration_of_another_version_is_shown_all_the_same(results: list[
     text = render_report([other])
     assert "tide.moon" in text
     assert "no source known here" in text
+
+
+# Colour vision deficiencies of severity 1, on linear RGB (Machado, Oliveira, Fernandes, IEEE TVCG 2009).
+VISION = {
+    "common": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+}
+
+
+def lab(colour: str, vision: str) -> Any:
+    """CIELAB of ``#rrggbb`` as seen with a colour vision."""
+    coded = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(VISION[vision]) @ linear, 0, 1)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    ratio = to_xyz @ seen / np.array([0.9505, 1, 1.089])
+    f = np.where(ratio > 0.008856, np.cbrt(ratio), 7.787 * ratio + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_are_told_apart_by_everybody(page: Path, vision: str) -> None:
+    style = page.read_text().split("</style>")[0]
+    light, dark = style.split(':root[data-theme="dark"]')
+    for theme in (light, dark.split("}")[0]):
+        colours = dict(re.findall(r"--([a-z]+-\d): (#[0-9a-f]{6});", theme))
+        for family in ("policy", "stall", "cause", "place"):
+            seen = [lab(c, vision) for name, c in colours.items() if name.startswith(family)]
+            assert len(seen) >= 3
+            for one, other in itertools.combinations(seen, 2):
+                assert np.linalg.norm(one - other) > 12, (family, vision)
 
 
 # -- the page in a browser ------------------------------------------------------------------------------------------
