@@ -16,6 +16,7 @@ __all__ = [
     "carried",
     "differing_keys",
     "flatten",
+    "kernel_in_bins",
     "label_results",
     "link_use",
     "occupancy_in_bins",
@@ -163,6 +164,13 @@ def occupancy_in_bins(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[
     binned = used[row].copy()
     binned[edges_ps[:-1] >= max(result.total_ps, 1)] = 0
     return binned
+
+
+def kernel_in_bins(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the kernel that runs, or is waited for, in the middle of each bin: int64[B]."""
+    middle = (edges_ps[:-1] + edges_ps[1:]) / 2
+    # Kernels that take no time begin together: the last of them is the one that takes some.
+    return np.maximum(np.searchsorted(result.ready_ps, middle, side="right") - 1, 0)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pagetide.model.report import analysis
 from pagetide.model.result import Result
 from pagetide.model.system import System
+from pagetide.model.workload.workload import Phase
 
 __all__ = [
     "CAUSES",
@@ -366,6 +367,15 @@ def activity(
     x = {"x0": 0, "dx": step_s}
     data: list[dict[str, Any]] = []
     legend: dict[str, Entry] = {}
+    kernel = analysis.kernel_in_bins(result, edges)
+    phase_of = result.kernels.phase[kernel]
+    for phase in Phase:
+        inside = (phase_of == phase).astype(np.float64)
+        if inside.any():
+            name = phase.name.lower()
+            entry = Entry(name, f"var(--phase-{int(phase)})", f"phase-{name}")
+            legend[entry.key] = entry
+            data.append(_band(0, x, inside, name, entry.colour, entry.key, "", ""))
     stalls = analysis.stall_use(result, edges)
     for waited_for, share in zip(analysis.stall_causes(result), stalls, strict=True):
         if share.max(initial=0) > 0:
@@ -373,7 +383,7 @@ def activity(
             legend[entry.key] = entry
             data.append(
                 _band(
-                    0,
+                    1,
                     x,
                     100 * share,
                     entry.text,
@@ -385,7 +395,7 @@ def activity(
             )
     limits = _limits(system)
     highest = []
-    for row, channel in enumerate(channels, start=1):
+    for row, channel in enumerate(channels, start=2):
         total = np.zeros(bins)
         for cause in causes:
             rate = analysis.link_use(result, channel, cause, edges) / 1e9
@@ -404,18 +414,26 @@ def activity(
         else:
             # An axis without a trace is not drawn.
             data.append({**_limit(row, 0.0, end_s, "nothing"), "opacity": 0})
-    if not any(trace["yaxis"] == "y" for trace in data):
+    if not any(trace["yaxis"] == _axis(1) for trace in data):
         # An axis without a trace is not drawn.
-        data.append({**_limit(0, 0.0, end_s, "no stall"), "opacity": 0})
-    rows = _Rows([84] + [84] * len(channels))
-    axes: list[dict[str, Any]] = [{"title": {"text": "%"}, "range": [0, 105]}]
+        data.append({**_limit(1, 0.0, end_s, "no stall"), "opacity": 0})
+    rows = _Rows([10] + [84] * (1 + len(channels)))
+    axes: list[dict[str, Any]] = [
+        {"range": [0, 1], "visible": False},
+        {"title": {"text": "%"}, "range": [0, 105]},
+    ]
     axes += [{"title": {"text": "GB/s"}, "range": [0, high * 1.1 or 1.0]} for high in highest]
-    titles = [_WAITS, *(_text(channel_name(channel)) for channel in channels)]
+    titles = ["phase", _WAITS, *(_text(channel_name(channel)) for channel in channels)]
+    layout = rows.layout(titles, axes, end_s)
+    changes = np.flatnonzero(np.diff(kernel, prepend=-1))
+    layout["meta"] = {
+        "kernels": [[int(b), result.kernels.names[kernel[b]]] for b in changes],
+    }
     return Figure(
         data=data,
-        layout=rows.layout(titles, axes, end_s),
+        layout=layout,
         height=rows.height,
-        legend=tuple(legend.values()),
+        legend=tuple(sorted(legend.values(), key=lambda entry: entry.key == "limit")),
     )
 
 

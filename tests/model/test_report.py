@@ -118,6 +118,15 @@ def test_binned_occupancy_keeps_the_peaks(results: list[Result]) -> None:
             assert {tuple(row) for row in used[inside].tolist()} <= rows
 
 
+def test_each_bin_names_its_kernel(results: list[Result]) -> None:
+    for result in results:
+        edges = np.linspace(0, result.total_ps, 300)
+        kernel = analysis.kernel_in_bins(result, edges)
+        middle = (edges[:-1] + edges[1:]) / 2
+        assert (result.ready_ps[kernel] <= middle).all()
+        assert (result.end_ps[kernel] >= middle).all()
+
+
 def test_worst_stalls_are_the_worst(results: list[Result]) -> None:
     stall = results[1].start_ps - results[1].ready_ps
     worst = analysis.worst_stalls(results[1], 10)
@@ -223,7 +232,7 @@ def test_colours_are_told_apart_by_everybody(page: Path, vision: str) -> None:
     light, dark = style.split(':root[data-theme="dark"]')
     for theme in (light, dark.split("}")[0]):
         colours = dict(re.findall(r"--([a-z]+-\d): (#[0-9a-f]{6});", theme))
-        for family in ("policy", "stall", "cause", "place"):
+        for family in ("policy", "stall", "cause", "place", "phase"):
             seen = [lab(c, vision) for name, c in colours.items() if name.startswith(family)]
             assert len(seen) >= 3
             for one, other in itertools.combinations(seen, 2):
@@ -264,7 +273,7 @@ def wait_until(tab: Any, expression: str) -> None:
     raise AssertionError(f"does not come true: {expression}")
 
 
-def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
+def test_in_a_browser(browser: Any, page: Path, results: list[Result], tmp_path: Path) -> None:
     context = browser.new_context(
         viewport={"width": 1280, "height": 900}, color_scheme="light", reduced_motion="reduce"
     )
@@ -311,6 +320,10 @@ def test_in_a_browser(browser: Any, page: Path, tmp_path: Path) -> None:
     tab.wait_for_selector("#w0-time .hovertext")
     assert "% of the iteration" in tab.text_content("#w0-time .hoverlayer")
     wait_until(tab, "document.getElementById('tip').hidden")
+    tab.locator("#w0-p2 .nsewdrag").first.hover(force=True)
+    wait_until(tab, "!document.getElementById('tip').hidden")
+    told_kernel = tab.inner_text("#tip .kernel")
+    assert any(told_kernel in result.kernels.names for result in results)
     # No button that would send the figure away.
     assert not tab.query_selector_all('[data-title*="hare"], [data-title*="loud"]')
 
