@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pagetide.model import stalls
 from pagetide.model.workload.workload import Kernels, Tensors
 
 __all__ = ["Result", "Transfers"]
@@ -47,6 +49,7 @@ class Result:
         ready_ps: int64[K], when each kernel could start if its operands were there (the end of the one before).
         start_ps: int64[K], when it started: all operands in GPU memory.
         end_ps: int64[K], when it ended.
+        blame_tensor: int32[K], the operand that came last while the kernel waited, -1 for none.
         fault_blocks: int64[K], blocks of each kernel that took a page fault.
         fault_batches: batches that the driver served.
         occupancy_bytes: int64[K, 3], bytes in GPU, host and SSD when each kernel started.
@@ -67,6 +70,7 @@ class Result:
     ready_ps: NDArray[np.int64]
     start_ps: NDArray[np.int64]
     end_ps: NDArray[np.int64]
+    blame_tensor: NDArray[np.int32]
     fault_blocks: NDArray[np.int64]
     fault_batches: int
     occupancy_bytes: NDArray[np.int64]
@@ -94,6 +98,21 @@ class Result:
         return int((self.start_ps - self.ready_ps).sum())
 
     @property
+    def stall_causes(self) -> tuple[str, ...]:
+        """Names of the columns of `stall_parts_ps` (`pagetide.model.stalls` says what they mean)."""
+        return stalls.STALL_CAUSES
+
+    @cached_property
+    def stall_parts_ps(self) -> NDArray[np.int64]:
+        """int64[K, P]: how long each kernel waited, by `stall_causes`; a row adds up to the kernel's stall exactly."""
+        return stalls.stall_parts_ps(self)
+
+    @cached_property
+    def overlap_ps(self) -> int:
+        """Time in which kernels ran while a channel was busy; part of `compute_ps`."""
+        return stalls.overlap_ps(self)
+
+    @property
     def fraction_of_ideal(self) -> float:
         """Compute time over total time: 1 is a GPU with unlimited memory (and an iteration without length)."""
         return self.compute_ps / self.total_ps if self.total_ps else 1.0
@@ -110,7 +129,14 @@ class Result:
             "profile": self.profile,
             "iteration_s": self.total_ps / 1e12,
             "compute_s": self.compute_ps / 1e12,
+            "overlap_s": self.overlap_ps / 1e12,
             "stall_s": self.stall_ps / 1e12,
+            "stall_by_cause_s": {
+                cause: int(part) / 1e12
+                for cause, part in zip(
+                    self.stall_causes, self.stall_parts_ps.sum(axis=0), strict=True
+                )
+            },
             "fraction_of_ideal": self.fraction_of_ideal,
             "fault_blocks": int(self.fault_blocks.sum()),
             "fault_batches": self.fault_batches,

@@ -165,6 +165,14 @@ def _kernel_table(result: Result) -> pa.Table:
     }
     for place, name in enumerate(_PLACES):
         columns[f"{name}_bytes"] = np.ascontiguousarray(result.occupancy_bytes[:, place])
+    for place, cause in enumerate(result.stall_causes):
+        name = f"stall_{cause.replace(' ', '_')}_ps"
+        columns[name] = np.ascontiguousarray(result.stall_parts_ps[:, place])
+    blamed = result.blame_tensor
+    columns["blame_tensor"] = pa.array(blamed, mask=blamed < 0)
+    used, compact = np.unique(blamed, return_inverse=True)
+    names = [result.tensors.names[tensor] if tensor >= 0 else "" for tensor in used]
+    columns["blame_tensor_name"] = _named(np.where(blamed < 0, -1, compact), names)
     return pa.table(columns)
 
 
@@ -264,6 +272,10 @@ def _numbers(table: pa.Table, name: str, kind: Any) -> NDArray[Any]:
     return np.array(column.to_numpy(), dtype=kind)
 
 
+def _numbers_or(table: pa.Table, name: str, empty: int, kind: Any) -> NDArray[Any]:
+    return np.array(pc.fill_null(table.column(name), empty).to_numpy(), dtype=kind)
+
+
 def _indices(table: pa.Table, name: str, names: Sequence[str], kind: Any) -> NDArray[Any]:
     """Return the place of each text of a column in `names`, -1 for null."""
     texts = table.column(name).cast(pa.string()).combine_chunks()
@@ -322,6 +334,7 @@ def _from_parts(
         ready_ps=_numbers(kernels, "ready_ps", integer),
         start_ps=_numbers(kernels, "start_ps", integer),
         end_ps=_numbers(kernels, "end_ps", integer),
+        blame_tensor=_numbers_or(kernels, "blame_tensor", -1, np.int32),
         fault_blocks=_numbers(kernels, "fault_blocks", integer),
         fault_batches=_get(document, "fault_batches", int),
         occupancy_bytes=np.stack(

@@ -88,6 +88,7 @@ def _kernel_events(result: Result) -> Iterator[dict[str, Any]]:
             _ns(int(times[k])) for times in (result.ready_ps, result.start_ps, result.end_ps)
         )
         if start > ready:
+            blamed = int(result.blame_tensor[k])
             yield _slice(
                 _STALLS,
                 name,
@@ -96,6 +97,14 @@ def _kernel_events(result: Result) -> Iterator[dict[str, Any]]:
                 start,
                 kernel=k,
                 fault_blocks=int(result.fault_blocks[k]),
+                waited_for=result.tensors.names[blamed] if blamed >= 0 else "room",
+                **{
+                    f"{cause} us": _ns(part) / 1000
+                    for cause, part in zip(
+                        result.stall_causes, result.stall_parts_ps[k].tolist(), strict=True
+                    )
+                    if part
+                },
             )
         yield _slice(_KERNELS, name, "kernel", start, end, kernel=k)
         for place, used in zip(_PLACES, result.occupancy_bytes[k].tolist(), strict=True):

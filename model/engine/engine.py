@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pagetide.model import stalls
 from pagetide.model.engine import core, deepum
 from pagetide.model.engine.core import REG
 from pagetide.model.errors import InfeasibleError, InputError
@@ -264,6 +265,16 @@ def _result(
     online: dict[str, Any] = {}
     if plan.online is not None:
         online = {"options": plan.online["options"], "iterations": list(counts)}
+    ready_ps, start_ps = kernel["ready_ps"] - start, kernel["start_ps"] - start
+    transfers = Transfers(
+        channel=log[:, 0].copy(),
+        tensor=log[:, 1].copy(),
+        cause=log[:, 2].copy(),
+        start_ps=log[:, 3] - start,
+        end_ps=log[:, 4] - start,
+        size_bytes=log[:, 5].copy(),
+        lost=int(state.reg[REG.log_lost]),
+    )
     return Result(
         workload=workload.name,
         policy=plan.policy,
@@ -271,9 +282,12 @@ def _result(
         system=system.to_dict(),
         kernels=workload.kernels,
         tensors=workload.tensors,
-        ready_ps=kernel["ready_ps"] - start,
-        start_ps=kernel["start_ps"] - start,
+        ready_ps=ready_ps,
+        start_ps=start_ps,
         end_ps=kernel["end_ps"] - start,
+        blame_tensor=stalls.blame_tensor(
+            workload.operands, ready_ps, start_ps, transfers, core.CHANNELS
+        ),
         fault_blocks=kernel["fault_blocks"].copy(),
         fault_batches=int(state.reg[REG.batches]),
         occupancy_bytes=np.stack(
@@ -281,15 +295,7 @@ def _result(
         ),
         gpu_peak_bytes=int(state.reg[REG.gpu_peak]),
         traffic_bytes=state.traffic,
-        transfers=Transfers(
-            channel=log[:, 0].copy(),
-            tensor=log[:, 1].copy(),
-            cause=log[:, 2].copy(),
-            start_ps=log[:, 3] - start,
-            end_ps=log[:, 4] - start,
-            size_bytes=log[:, 5].copy(),
-            lost=int(state.reg[REG.log_lost]),
-        ),
+        transfers=transfers,
         channels=core.CHANNELS,
         causes=core.CAUSES,
         iterations=iterations,

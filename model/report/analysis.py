@@ -12,7 +12,6 @@ from pagetide.model.result import Result
 __all__ = [
     "WorstStall",
     "binned_rate",
-    "blame",
     "carried",
     "differing_keys",
     "flatten",
@@ -20,9 +19,6 @@ __all__ = [
     "label_results",
     "link_use",
     "occupancy_in_bins",
-    "overlap_ps",
-    "stall_causes",
-    "stall_parts",
     "stall_use",
     "used_causes",
     "used_channels",
@@ -106,28 +102,6 @@ def carried(result: Result, channel: str, cause: str | None = None) -> int:
     return int(row.sum() if cause is None else row[result.causes.index(cause)])
 
 
-def stall_causes(result: Result) -> tuple[str, ...]:
-    """Return what a stall may be for."""
-    return tuple(getattr(result, "stall_causes", ("operands",)))
-
-
-def stall_parts(result: Result) -> NDArray[np.int64]:
-    """Return each kernel's stall by cause: int64[K, P]."""
-    waited = result.start_ps - result.ready_ps
-    return np.asarray(getattr(result, "stall_parts_ps", waited[:, None]), dtype=np.int64)
-
-
-def overlap_ps(result: Result) -> int:
-    """Return for how long kernels ran while a channel was busy."""
-    return int(getattr(result, "overlap_ps", 0))
-
-
-def blame(result: Result) -> NDArray[np.int64]:
-    """Return for each kernel the tensor that it waited for last, -1 for none: int64[K]."""
-    none = np.full(len(result.kernels), -1)
-    return np.asarray(getattr(result, "blame_tensor", none), dtype=np.int64)
-
-
 def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the share of each bin in which the next kernel waited, by stall cause: float64[P, B].
 
@@ -138,7 +112,7 @@ def stall_use(result: Result, edges_ps: NDArray[np.float64]) -> NDArray[np.float
     return np.stack(
         [
             binned_rate(start, end, parts, edges_ps) / np.diff(edges_ps)
-            for parts in stall_parts(result)[waits].T
+            for parts in result.stall_parts_ps[waits].T
         ]
     )
 
@@ -191,7 +165,7 @@ class WorstStall:
 def worst_stalls(result: Result, count: int) -> list[WorstStall]:
     """Return the `count` longest stalls, the longest first (of equals, the earlier one)."""
     stall = result.start_ps - result.ready_ps
-    parts = stall_parts(result)
+    parts = result.stall_parts_ps
     order = np.argsort(-stall, kind="stable")[:count]
     return [
         WorstStall(int(k), int(stall[k]), tuple(parts[k].tolist())) for k in order if stall[k] > 0

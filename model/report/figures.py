@@ -113,19 +113,19 @@ def time_split(
     results: Sequence[Result], labels: Sequence[str], stall_colours: dict[str, str]
 ) -> Figure:
     """Draw one bar a result: compute, compute while something is transferred, and stalls by cause."""
-    causes = list(dict.fromkeys(c for result in results for c in analysis.stall_causes(result)))
+    causes = list(dict.fromkeys(c for result in results for c in result.stall_causes))
     names, lines = _lines(labels)
     total = [result.total_ps * 1e-12 for result in results]
     rows: list[tuple[str, str, str, list[float]]] = []
-    overlap = [analysis.overlap_ps(result) * 1e-12 for result in results]
+    overlap = [result.overlap_ps * 1e-12 for result in results]
     alone = [r.compute_ps * 1e-12 - o for r, o in zip(results, overlap, strict=True)]
     rows.append(("compute, links idle", "var(--compute)", "compute", alone))
     rows.append(("compute, links busy", "var(--overlap)", "overlap", overlap))
     for cause in causes:
         values = []
         for result in results:
-            own = analysis.stall_causes(result)
-            parts = analysis.stall_parts(result).sum(axis=0)
+            own = result.stall_causes
+            parts = result.stall_parts_ps.sum(axis=0)
             values.append(float(parts[own.index(cause)]) * 1e-12 if cause in own else 0.0)
         rows.append((f"stall: {cause}", stall_colours[cause], f"stall-{cause}", values))
     rows = [row for row in rows if any(row[3])]
@@ -377,7 +377,7 @@ def activity(
             legend[entry.key] = entry
             data.append(_band(0, x, inside, name, entry.colour, entry.key, "", ""))
     stalls = analysis.stall_use(result, edges)
-    for waited_for, share in zip(analysis.stall_causes(result), stalls, strict=True):
+    for waited_for, share in zip(result.stall_causes, stalls, strict=True):
         if share.max(initial=0) > 0:
             entry = Entry(f"stall: {waited_for}", stall_colours[waited_for], f"stall-{waited_for}")
             legend[entry.key] = entry

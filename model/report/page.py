@@ -180,7 +180,7 @@ class _Book:
         self.documents: dict[str, dict[str, Any]] = {}
         self.points = max(150, min(_POINTS, _BUDGET_POINTS // len(results)))
         self.bins = max(120, min(_BINS, _BUDGET_POINTS // len(results)))
-        causes = dict.fromkeys(c for r in results for c in analysis.stall_causes(r))
+        causes = dict.fromkeys(c for r in results for c in r.stall_causes)
         self.stall_colours = {
             cause: f"var(--stall-{number % _STALL_COLOURS})" for number, cause in enumerate(causes)
         }
@@ -250,10 +250,10 @@ class _Book:
         moved_for: Sequence[str],
     ) -> dict[str, Any]:
         stalls = analysis.worst_stalls(result, _WORST)
-        causes = analysis.stall_causes(result)
+        causes = result.stall_causes
         top = max((stall.stall_ps for stall in stalls), default=1)
         total = max(result.stall_ps, 1)
-        blamed = analysis.blame(result)
+        blamed = result.blame_tensor
         rows = []
         covered = 0
         for stall in stalls:
@@ -326,7 +326,7 @@ def _tensor(result: Result, tensor: int) -> dict[str, Any] | None:
 
 def _blamed_tensors(result: Result) -> list[dict[str, Any]]:
     """Tensors by the stall time of the kernels that waited for them last, the worst first."""
-    blamed = analysis.blame(result)
+    blamed = result.blame_tensor
     stall = result.start_ps - result.ready_ps
     rows = (blamed >= 0) & (stall > 0)
     if not rows.any():
@@ -390,8 +390,8 @@ def _reading(results: Sequence[Result], labels: Sequence[str]) -> list[str]:
     ]
     result = results[best]
     if result.stall_ps:
-        causes = analysis.stall_causes(result)
-        parts = analysis.stall_parts(result).sum(axis=0)
+        causes = result.stall_causes
+        parts = result.stall_parts_ps.sum(axis=0)
         largest = int(parts.argmax())
         which = f", most of it {causes[largest]} ({_duration(int(parts[largest]))})" * (
             len(causes) > 1
@@ -419,7 +419,7 @@ def _rows(
             "fraction": result.fraction_of_ideal,
             "speedup": base / result.total_ps if result.total_ps else 1.0,
             "stall_ps": result.stall_ps,
-            "overlap": analysis.overlap_ps(result) / result.compute_ps if result.compute_ps else 0,
+            "overlap": result.overlap_ps / result.compute_ps if result.compute_ps else 0,
             "faults": int(result.fault_blocks.sum()),
             "peak": result.gpu_peak_bytes,
             "moved_in": _moved(result, "in"),

@@ -63,6 +63,14 @@ def test_tables_open_by_themselves(result: Result, tmp_path: Path) -> None:
     assert set(kernels.column("phase").to_pylist()) == {"forward", "backward", "optimizer"}
     waited = kernels.column("start_ps").to_numpy() - kernels.column("ready_ps").to_numpy()
     assert waited.sum() == result.stall_ps
+    parts = [name for name in kernels.column_names if name.startswith("stall_")]
+    assert sum(kernels.column(name).to_numpy() for name in parts).tolist() == waited.tolist()
+    for tensor, name in zip(
+        kernels.column("blame_tensor").to_pylist(),
+        kernels.column("blame_tensor_name").to_pylist(),
+        strict=True,
+    ):
+        assert name == (None if tensor is None else result.tensors.names[tensor])
     transfers = pq.read_table(tmp_path / "uvm.transfers.parquet")
     moved = transfers.group_by("channel").aggregate([("bytes", "sum")]).to_pylist()
     assert moved
@@ -125,7 +133,15 @@ def test_every_cut_and_every_wrong_value_is_an_input_error(result: Result, tmp_p
         with pytest.raises(InputError):
             Result.load(file)
     whole = json.loads(data)
-    derived = {"iteration_s", "compute_s", "stall_s", "fraction_of_ideal", "fault_blocks"}
+    derived = {
+        "iteration_s",
+        "compute_s",
+        "overlap_s",
+        "stall_s",
+        "stall_by_cause_s",
+        "fraction_of_ideal",
+        "fault_blocks",
+    }
     for key in whole.keys() - derived - {"ssd_written_bytes"}:
         for wrong in (None, True, "x", 1.5, 7, [], {}):
             if isinstance(wrong, type(whole[key])) and key not in ("pagetide", "traffic_bytes"):

@@ -76,6 +76,7 @@ def test_structure_and_content(result: Result, tmp_path: Path) -> None:
     assert sum(e["dur"] for e in found["kernels"]) == pytest.approx(result.compute_ps / 1e6)
     stalled = np.count_nonzero(np.rint(result.start_ps / 1000) > np.rint(result.ready_ps / 1000))
     assert len(found["stalls"]) == stalled
+    assert any(e["args"]["waited_for"] in result.tensors.names for e in found["stalls"])
     for place, channel in enumerate(result.channels):
         moved = result.transfers.size_bytes[result.transfers.channel == place].sum()
         assert sum(e["args"]["bytes"] for e in found[channel]) == moved
