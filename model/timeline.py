@@ -97,7 +97,7 @@ def _kernel_events(result: Result) -> Iterator[dict[str, Any]]:
                 start,
                 kernel=k,
                 fault_blocks=int(result.fault_blocks[k]),
-                waited_for=result.tensors.names[blamed] if blamed >= 0 else "room",
+                waited_for=result.tensors.names[blamed] if blamed >= 0 else "",
                 **{
                     f"{cause} us": _ns(part) / 1000
                     for cause, part in zip(

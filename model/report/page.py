@@ -235,7 +235,7 @@ class _Book:
             "open_panel": (real or [0])[0],
             "idle": [figures.channel_name(name) for name in first.channels if name not in channels],
             "causes": causes,
-            "ssd_rows": _ssd_rows(results, labels, self.policy_colours),
+            "ssd_rows": _ssd_rows(results, labels, systems, self.policy_colours),
             "provenance": _provenance(results, labels),
         }
 
@@ -277,6 +277,9 @@ class _Book:
                         if part
                     ],
                     "tensor": _tensor(result, int(blamed[stall.kernel])),
+                    "instead": "none came in: room was being made"
+                    if dict(zip(causes, stall.parts_ps, strict=True)).get("eviction")
+                    else "none came in: first touches",
                 }
             )
         return {
@@ -393,9 +396,8 @@ def _reading(results: Sequence[Result], labels: Sequence[str]) -> list[str]:
         causes = result.stall_causes
         parts = result.stall_parts_ps.sum(axis=0)
         largest = int(parts.argmax())
-        which = f", most of it {causes[largest]} ({_duration(int(parts[largest]))})" * (
-            len(causes) > 1
-        )
+        share = "most" if 2 * int(parts[largest]) > result.stall_ps else "the largest part"
+        which = f", {share} of it {causes[largest]} ({_duration(int(parts[largest]))})"
         kernels = int((result.start_ps > result.ready_ps).sum())
         told.append(
             f"It still waits {_duration(result.stall_ps)}, at {kernels:,} of {len(result.kernels):,} kernels{which}."
@@ -457,9 +459,29 @@ def _traffic_rows(
 
 
 def _ssd_rows(
-    results: Sequence[Result], labels: Sequence[str], colours: Mapping[str, str]
+    results: Sequence[Result],
+    labels: Sequence[str],
+    systems: Sequence[System | None],
+    colours: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    return []
+    rows = []
+    for result, label, system in zip(results, labels, systems, strict=True):
+        read = analysis.carried(result, "ssd->gpu")
+        written = analysis.carried(result, "gpu->ssd")
+        if not read and not written:
+            continue
+        a_day = written * 86400e12 / result.total_ps if result.total_ps else 0.0
+        rows.append(
+            {
+                "label": label,
+                "colour": colours[result.policy],
+                "read": read,
+                "written": written,
+                "written_a_day": a_day,
+                "drive_writes": a_day / system.ssd.capacity_bytes if system is not None else None,
+            }
+        )
+    return rows
 
 
 # -- configuration and provenance ------------------------------------------------------------------------------------
