@@ -27,7 +27,7 @@ __all__ = ["render_report", "save_report"]
 _WORST = 12
 _POINTS = 1500
 _BINS = 600
-_BUDGET_POINTS = 24_000
+_BUDGET_POINTS = 15_000
 """Points of time that all results of a report share, so that the page stays under 8 MB."""
 
 _POLICY_COLOURS = {
