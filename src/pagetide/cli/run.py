@@ -132,6 +132,7 @@ def run(
     print_results(results)
     if output is not None:
         console.print(f"results: {output}")
+        console.print(f"as a page: pagetide report {output} -o report.html")
 
 
 def _step(
