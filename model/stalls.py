@@ -8,7 +8,7 @@ At each moment of a stall the first of these that holds is its cause:
 4. ``fault handling``: no channel carries anything: the driver works on a batch of faults, or a device's latency passes.
 
 So the parts of a stall add up to it, to the picosecond. They tell what the channels did while the kernel waited, not what would have
-had to be faster.
+had to be faster. What the log had no room for (`Transfers.lost`) counts as no transfer.
 """
 
 from collections.abc import Sequence

@@ -185,6 +185,14 @@ def test_many_results_of_long_workloads_stay_small(results: list[Result]) -> Non
     assert len(render_report(many).encode()) < MAX_BYTES
 
 
+def test_a_full_log_is_told(results: list[Result]) -> None:
+    full = dataclasses.replace(
+        results[1], transfers=dataclasses.replace(results[1].transfers, lost=1234)
+    )
+    assert "1,234 rows are missing" in render_report([full])
+    assert "rows are missing" not in render_report(results[:3])
+
+
 def test_no_result_is_an_input_error() -> None:
     with pytest.raises(InputError, match="at least one result"):
         render_report([])
